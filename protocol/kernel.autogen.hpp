@@ -147,7 +147,7 @@ enum class Counter : std::uint32_t {
     kEvents = 1,
     // Events for which the ring had no room.
     kDropped = 2,
-    // Requests of processes that made too many in a second.
+    // Requests of processes that made too many in a second, or whose owner did.
     kHeldBack = 3,
     // Requests whose argument could not be read.
     kUnread = 4,
@@ -208,7 +208,7 @@ static_assert(offsetof(Rule, kind) == 12);
 struct Settings {
     // The process whose requests are not captured: the daemon.
     std::uint32_t own;
-    // Captured requests of a process in a second.
+    // Captured requests of a process in a second, of each sort. An owner has twice as many.
     std::uint32_t budget;
     // What all requests that can have a shape have in common: under this mask they are `value`.
     std::uint32_t mask;
@@ -408,31 +408,45 @@ struct Process {
     std::uint64_t cgroup;
     // CLOCK_MONOTONIC.
     std::uint64_t first_ns;
-    // When the second began in which `used` were captured.
-    std::uint64_t second_ns;
     std::uint32_t uid;
     // That it has.
     std::uint32_t groups;
     // That were captured.
     std::uint64_t requests;
-    // More than its budget.
+    // More than its budget, or its owner's.
     std::uint32_t held_back;
-    std::uint32_t used;
+    std::uint8_t reserved_36[4];
     std::uint8_t name[16];
     // For whom it is counted: a user, or, with the highest bit, root in a cgroup.
     std::uint64_t owner;
 };
-static_assert(sizeof(Process) == 72 && alignof(Process) == 8);
+static_assert(sizeof(Process) == 64 && alignof(Process) == 8);
 static_assert(offsetof(Process, cgroup) == 0);
 static_assert(offsetof(Process, first_ns) == 8);
-static_assert(offsetof(Process, second_ns) == 16);
-static_assert(offsetof(Process, uid) == 24);
-static_assert(offsetof(Process, groups) == 28);
-static_assert(offsetof(Process, requests) == 32);
-static_assert(offsetof(Process, held_back) == 40);
-static_assert(offsetof(Process, used) == 44);
-static_assert(offsetof(Process, name) == 48);
-static_assert(offsetof(Process, owner) == 64);
+static_assert(offsetof(Process, uid) == 16);
+static_assert(offsetof(Process, groups) == 20);
+static_assert(offsetof(Process, requests) == 24);
+static_assert(offsetof(Process, held_back) == 32);
+static_assert(offsetof(Process, name) == 40);
+static_assert(offsetof(Process, owner) == 56);
+
+// What a process, or an owner, had captured in a second, each sort of requests apart: a flood of one hides none of
+// another.
+struct Budget {
+    // When the second began.
+    std::uint64_t second_ns;
+    // Groups that were made.
+    std::uint32_t groups;
+    // Controls that change how the caller is scheduled.
+    std::uint32_t own;
+    std::uint32_t others;
+    std::uint8_t reserved_20[4];
+};
+static_assert(sizeof(Budget) == 24 && alignof(Budget) == 8);
+static_assert(offsetof(Budget, second_ns) == 0);
+static_assert(offsetof(Budget, groups) == 8);
+static_assert(offsetof(Budget, own) == 12);
+static_assert(offsetof(Budget, others) == 16);
 
 // A process in its cgroup.
 struct MemberKey {

@@ -57,7 +57,7 @@ enum class What : std::uint32_t {
     kOut = 1,
     // A thread got a core, which `other` had.
     kIn = 2,
-    // A thread may go on; `other` has the core that it is to run on.
+    // A thread may go on; `other` has the core that it is to run on, and `value` woke it, 0 where a timer did.
     kWake = 3,
     // `other` had a core for which threads wait from `time_ns` on, for `value` ns; `tid` is 0.
     kRuns = 4,

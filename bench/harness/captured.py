@@ -50,7 +50,7 @@ class Captured:
         return sum(value for (value,) in struct.iter_unpack("<Q", found))
 
     def asked(self, pid: int) -> int:
-        """How many requests of a process were seen."""
+        """When a process asked for anything last; 0: never."""
         return int.from_bytes(self.map("asked").get(struct.pack("<I", pid)) or b"", "little")
 
     def take(self) -> list[Event]:

@@ -130,7 +130,7 @@ void Server::accept_all(int listener, bool gpu) {
         const int key = fd.get();
         add_to(epoll_.get(), key);
         Connection connection{std::move(fd), next_id_++, peer.pid, peer.uid, nullptr};
-        if (gpu) connection.process = std::make_unique<Process>(peer.pid, peer.uid, gpus_, rm_);
+        if (gpu) connection.process = std::make_unique<Process>(peer.pid, peer.uid, gpus_, rm_, events_);
         connections_.emplace(key, std::move(connection));
     }
 }

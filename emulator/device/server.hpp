@@ -78,6 +78,7 @@ class Server : private GpuListener {
     UniqueFd gpu_listener_;
     std::vector<Gpu> gpus_;
     RmTree rm_;
+    SharedEvents events_;
     RmService service_;
     std::map<int, Connection> connections_;
     std::multimap<Time, DelayedReply> replies_;

@@ -78,9 +78,16 @@ enum class Call : std::uint32_t {
     kUnmap,
     kExport,  // names device memory by a key for other processes
     kImport,  // makes an object of such memory, which is not charged again
+    // Events that several processes see; answered with a Reply, so that whoever is told of a call comes after it.
+    kShareEvent,   // names an event by a key for other processes
+    kOpenEvent,    // has an event of the process be the one that the key names
+    kForgetEvent,  // of this process
+    kRecordEvent,  // queues a record, as kSubmit does
+    kAwaitEvent,   // queues a wait for what was recorded last
+    kQueryEvent,
 };
 
-enum class Operation : std::uint32_t { kKernel = 1, kCopy, kFill, kDepend, kRecord, kHost };
+enum class Operation : std::uint32_t { kKernel = 1, kCopy, kFill, kDepend, kRecord, kHost, kAwait };
 
 struct KernelLaunch {
     std::uint32_t kernel;  // index into the table of kernels
@@ -108,7 +115,17 @@ struct Depend {
     std::uint32_t stream;
 };
 
+struct Key {
+    std::uint8_t bytes[16];
+};
+
 struct Record {
+    std::uint32_t event;
+};
+
+// An event of this process, and which one it is.
+struct Sharing {
+    Key key;  // kOpenEvent
     std::uint32_t event;
 };
 
@@ -116,10 +133,6 @@ struct Record {
 struct Memory {
     std::uint64_t offset;  // kMap
     std::uint32_t handle;
-};
-
-struct Key {
-    std::uint8_t bytes[16];
 };
 
 struct Import {
@@ -155,20 +168,23 @@ struct Request {
         Fill fill;
         Depend depend;
         Record record;
+        Sharing sharing;  // kShareEvent and those that follow
     };
 };
 
 // A descriptor travels with the answers to kHello (the control page) and to kAllocateHost (the memory).
 struct Reply {
     std::uint32_t result;  // a CUresult
-    std::uint32_t value;   // kHello, kMemoryInfo: number of GPUs; kOpenContext: its slot; kList…: how many follow
-    std::uint32_t gpu;     // kImport: which GPU's memory it is
+    // kHello, kMemoryInfo: number of GPUs; kOpenContext: its slot; kList…: how many follow; kQueryEvent: whether it
+    // has happened.
+    std::uint32_t value;
+    std::uint32_t gpu;  // kImport: which GPU's memory it is
     std::uint32_t reserved;
     std::uint64_t bytes;  // kMemoryInfo: free; kImport: of the memory
     std::uint64_t total;  // kMemoryInfo
     union {
         std::uint8_t uuid[16];  // kMemoryInfo
-        Key key;                // kExport
+        Key key;                // kExport, kShareEvent
     };
 };
 

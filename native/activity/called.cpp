@@ -41,13 +41,14 @@ void end(Table& there, Called& one, const Then& then) {
 
 }  // namespace
 
-Called* give(Own& own, AnyFunction function, void* data) {
+Called* give(Own& own, AnyFunction function, void* data, const void* context) {
     region::Slot* slot = own.slot.load(std::memory_order_acquire);
     Table* there = slot == nullptr ? nullptr : made<Table, Unwiped::kRefused>(table);
     Called* one = there == nullptr ? nullptr : take(*there);
     if (one == nullptr) return nullptr;
     one->function = function;
     one->data = data;
+    one->context = context;
     one->work = slot->activity.work.load();
     one->began_ns = monotonic_ns();
     there->awaited.fetch_add(1);
@@ -64,6 +65,17 @@ void forget_all() {
     Table* there = table.load(std::memory_order_acquire);
     if (there == nullptr) return;
     for (Called& one : there->all) forget(one);
+}
+
+void forget_all_of(const void* context) {
+    Table* there = table.load(std::memory_order_acquire);
+    if (there == nullptr || context == nullptr) return;
+    for (Called& one : there->all) {
+        if (one.state.load(std::memory_order_acquire) <= Called::kTaken || one.context != context) continue;
+        forget(one);
+        Called::State state = Called::kForgotten;
+        one.state.compare_exchange_strong(state, Called::kFree);
+    }
 }
 
 Wanted come_to(Called& one) {

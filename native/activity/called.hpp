@@ -19,19 +19,23 @@ struct Called {
     std::atomic<State> state;
     AnyFunction function;
     void* data;
+    const void* context;  // of the stream
     std::uint64_t work;
     std::int64_t began_ns;
 };
 
 // Before the stream is given it. nullptr where nobody is told of it, or there is no room: then it is given the
 // program's function itself.
-Called* give(Own& own, AnyFunction function, void* data);
+Called* give(Own& own, AnyFunction function, void* data, const void* context);
 
 // The driver refused it: nobody waits for it.
 void forget(Called& one);
 
-// A context ended: of its functions those that were not called never will be. Nobody waits for those of others either,
-// which costs no more than their waits.
+// A context ended: of its functions those that were not called never will be.
+void forget_all_of(const void* context);
+
+// A context failed, whichever: it calls no functions any more. Nobody waits for those of others either, which costs no
+// more than their waits.
 void forget_all();
 
 // The stream has come to it: what the program wants to have called now.

@@ -17,7 +17,11 @@ struct ContextDestroy<id, row, CUresult(CUcontext)> {
         cap::destroyed(context);
         forget_touch(context);
         const CUresult result = call_real<id, row>(context);
-        activity::forget_all();  // also where that is the error of work that failed before
+        if (result == CUDA_SUCCESS) {
+            activity::forget_all_of(context);
+        } else {
+            activity::forget_all();  // that may be the error of work that failed before
+        }
         if (result == CUDA_SUCCESS && has_managed()) refund_context(context);
         return result;
     }
@@ -48,14 +52,14 @@ struct PrimaryDrop;
 template <Id id, int row>
 struct PrimaryDrop<id, row, CUresult(CUdevice)> {
     static CUresult CUDAAPI call(CUdevice ordinal) {
-        const CUcontext primary = has_managed() ? primary_of(row, ordinal) : nullptr;
+        const CUcontext primary = primary_of(row, ordinal);
         const NoTouch none;
         const CUresult result = call_real<id, row>(ordinal);
-        if (!has_primary(row, ordinal)) activity::forget_all();
+        if (!has_primary(row, ordinal)) activity::forget_all_of(primary);
         if (result != CUDA_SUCCESS) return result;
         none.forget(calls_in(row), ordinal);
         cap::released(calls_of(row), ordinal);
-        if (primary != nullptr && primary_of(row, ordinal) != primary) refund_context(primary);
+        if (has_managed() && primary != nullptr && primary_of(row, ordinal) != primary) refund_context(primary);
         return result;
     }
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hooks/context.hpp"
+#include "hooks/graph_events.hpp"
 #include "hooks/launch.hpp"
 #include "hooks/managed.hpp"
 #include "hooks/memory.hpp"

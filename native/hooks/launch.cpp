@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "arrivals/arrivals.hpp"
+#include "driver/streams.hpp"
 #include "hooks/touch.hpp"
 #include "region/quota.hpp"
 #include "resolve/elf.hpp"
@@ -64,5 +65,7 @@ bool is_captured(int row, CUstream stream, bool per_thread) {
     errno = saved;
     return captured;
 }
+
+CUcontext context_behind(int row, CUstream stream) { return driver::context_of(calls_in(row), stream); }
 
 }  // namespace runlist::hooks

@@ -55,6 +55,9 @@ consteval bool is_per_thread(std::string_view name) { return name.ends_with("_pt
 // Whether what a stream is given is captured into a graph, which makes it no work yet; also where that cannot be said.
 [[gnu::noinline, gnu::cold]] bool is_captured(int row, CUstream stream, bool per_thread);
 
+// The context of a stream.
+CUcontext context_behind(int row, CUstream stream);
+
 // Counts a submission that is made now.
 inline void count(int row, CUstream stream, bool per_thread) {
     activity::Own* own = activity::telling();
@@ -164,12 +167,21 @@ struct EndCapture<id, row, CUresult(CUstream, CUgraph*)> {
     }
 };
 
+// Whether a wait answered with an error of work, after which its context is of no use.
+constexpr bool is_failure(CUresult result) {
+    return (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result <= CUDA_ERROR_LAUNCH_FAILED) ||
+           result == CUDA_ERROR_ECC_UNCORRECTABLE || result == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+}
+
 // Calls a real function of a row as a wait for a GPU, which it is if it takes as long as that.
 template <typename... Arguments>
 [[gnu::noinline]] CUresult call_awaited(activity::Own& own, std::int64_t least_ns, CUresult (*real)(Arguments...),
                                         Arguments... arguments) {
     const activity::Wait wait(own, least_ns);
-    return real(arguments...);
+    const CUresult result = real(arguments...);
+    if (is_failure(result)) [[unlikely]]
+        activity::forget_all();
+    return result;
 }
 
 // What waits for a GPU.
@@ -322,11 +334,13 @@ struct CallHost<id, row, CUresult(CUstream, Callee*, void*, More...)> {
         activity::Own* own = activity::telling();
         activity::Called* one = nullptr;
         if (own != nullptr && !in_hook && function != nullptr && !is_captured(row, stream, kPerThread)) {
-            one = activity::give(*own, reinterpret_cast<activity::AnyFunction>(function), data);
+            one = activity::give(*own, reinterpret_cast<activity::AnyFunction>(function), data,
+                                 context_behind(row, cap::stream_of(stream, kPerThread)));
         }
         if (one == nullptr) return call_real<id, row>(stream, function, data, more...);
         const CUresult result = call_real<id, row>(stream, &Through<Callee>::call, static_cast<void*>(one), more...);
         if (result != CUDA_SUCCESS) activity::forget(*one);
+        if (is_failure(result)) activity::forget_all();
         return result;
     }
 };

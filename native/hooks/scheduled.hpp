@@ -3,117 +3,12 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 #include <tuple>
-#include <type_traits>
 
 #include "hooks/context.hpp"
-#include "hooks/launch.hpp"
-#include "operations/engine.hpp"
+#include "hooks/how.hpp"
 
 namespace runlist::hooks {
-
-enum class How {
-    kNone,
-    kKernel,
-    kGraph,
-    kCopy,
-    kFill,
-    kRecord,
-    kTurn,
-    kFlush,
-    kFlushOthers,
-    kUnload,
-    kEndContext,
-    kWait,
-    kAwaitStream,
-    kAwaitEvent,
-    kAwaitContext,
-    kAskStream,
-    kAskEvent,
-    kElapsed,
-    kMakeStream,
-    kEndStream,
-    kCapture,
-    kEndEvent,
-    kShareEvent,
-    kOpenEvent,
-};
-
-struct Listed {
-    std::string_view name;
-    How how;
-};
-
-inline constexpr Listed kOperations[] = {
-#define OPERATION(how, name) {#name, How::how},
-#include "hooks/operations.inc"
-#undef OPERATION
-};
-
-template <Id id>
-inline constexpr How kHow = [] {
-    for (const Listed& one : kOperations) {
-        if (one.name == Function<id>::kName) return one.how;
-    }
-    return How::kNone;
-}();
-
-constexpr operations::Kind kind_of(How how) {
-    switch (how) {
-        case How::kKernel:
-            return operations::Kind::kKernel;
-        case How::kGraph:
-            return operations::Kind::kGraph;
-        case How::kFill:
-            return operations::Kind::kFill;
-        case How::kRecord:
-        case How::kWait:
-            return operations::Kind::kEvent;
-        default:
-            return operations::Kind::kCopy;
-    }
-}
-
-template <typename Wanted, typename... Arguments>
-constexpr bool kTakes = (std::is_same_v<Wanted, Arguments> || ...);
-
-// The first of the arguments of that type; null for none.
-template <typename Wanted, typename... Arguments>
-Wanted first_of(Arguments... arguments) {
-    Wanted found{};
-    bool is_found = false;
-    const auto look = [&](auto argument) {
-        if constexpr (std::is_same_v<decltype(argument), Wanted>) {
-            if (!is_found) found = argument;
-            is_found = true;
-        }
-    };
-    (look(arguments), ...);
-    return found;
-}
-
-// Whether a stream captures; false where none does.
-bool is_captured_now(int row, CUstream stream);
-
-// A call with a stream in place of the one that it names.
-template <typename... Arguments>
-CUresult call_on(CUstream stream, CUresult (*real)(Arguments...), Arguments... arguments) {
-    CUlaunchConfig config{};
-    const auto on = [&](auto argument) {
-        if constexpr (std::is_same_v<decltype(argument), CUstream>) {
-            return stream;
-        } else if constexpr (std::is_same_v<decltype(argument), const CUlaunchConfig*>) {
-            if (argument == nullptr || argument->hStream == stream) return argument;
-            config = *argument;
-            config.hStream = stream;
-            return static_cast<const CUlaunchConfig*>(&config);
-        } else {
-            return argument;
-        }
-    };
-    return real(on(arguments)...);
-}
 
 inline operations::Shape shape_of(const CUlaunchConfig* config) {
     if (config == nullptr) return {};
@@ -272,6 +167,11 @@ constexpr bool is_deferrable(How how) {
     return how == How::kKernel || how == How::kGraph || how == How::kCopy || how == How::kFill || how == How::kRecord;
 }
 
+// Whether there are graphs that do that with events. Such a launch is as a record that others may know of, or a wait.
+inline bool has_graph_events(unsigned what) {
+    return (operations::graph_events.load(std::memory_order_relaxed) & what) != 0;
+}
+
 // Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
 [[gnu::always_inline]] inline CUresult do_work(operations::Client& client, const operations::Calls& calls, int row,
@@ -282,6 +182,10 @@ template <How how, typename... Arguments>
         const operations::Inside inside;
         return call_on(stream, real, arguments...);
     }
+    if constexpr (how == How::kGraph) {
+        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
+            operations::flush_others(&client);
+    }
     operations::Doing doing(client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
                             first_of<CUfunction>(arguments...));
     if constexpr (how == How::kKernel) {
@@ -289,7 +193,8 @@ template <How how, typename... Arguments>
     }
     if (!doing.goes_now()) {
         if constexpr (is_deferrable(how)) {
-            const bool shared = how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...));
+            const bool shared = (how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...))) ||
+                                (how == How::kGraph && has_graph_events(~0U));
             if (!shared && doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...))
                 return CUDA_SUCCESS;
         }
@@ -306,7 +211,7 @@ template <How how, typename... Arguments>
 }
 
 constexpr bool takes_others(How how) {
-    return how == How::kFlushOthers || how == How::kUnload || how == How::kEndContext;
+    return how == How::kFlushOthers || how == How::kUnload || how == How::kEndContext || how == How::kEndGreen;
 }
 
 // What a call that ends contexts names, and whether that has ended: a primary one when it is released for the last
@@ -315,6 +220,42 @@ inline CUcontext named_context(int, CUcontext context) { return context; }
 inline CUcontext named_context(int row, CUdevice device) { return primary_of(row, device); }
 inline bool has_ended(int, CUcontext, CUcontext) { return true; }
 inline bool has_ended(int row, CUdevice device, CUcontext primary) { return primary_of(row, device) != primary; }
+
+// Whether a call names more streams than one.
+template <typename... Arguments>
+constexpr bool kNamesTwo = (std::is_same_v<CUstream, Arguments> + ... + 0) > 1;
+
+// A call with the streams that a client means by those that it names.
+template <typename... Arguments>
+CUresult call_on_each(operations::Client& client, const operations::Calls& calls, bool per_thread,
+                      CUresult (*real)(Arguments...), Arguments... arguments) {
+    const auto meant = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), CUstream>) {
+            return operations::stream_of(client, calls, argument, per_thread);
+        } else {
+            return argument;
+        }
+    };
+    return real(meant(arguments)...);
+}
+
+// A stream is made with the priority of its client.
+template <typename... Arguments>
+CUresult make_stream(const operations::Calls& calls, int priority, CUresult (*real)(Arguments...),
+                     Arguments... arguments) {
+    if constexpr (!kTakes<int, Arguments...>) {
+        return calls.cuStreamCreateWithPriority(arguments..., priority);
+    } else {
+        const auto given = [&](auto argument) {
+            if constexpr (std::is_same_v<decltype(argument), int>) {
+                return priority;
+            } else {
+                return argument;
+            }
+        };
+        return real(given(arguments)...);
+    }
+}
 
 // A call with its own stream; nobody asks about streams while a capture begins, or a context may end.
 template <How how, typename... Arguments>
@@ -329,6 +270,13 @@ CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arg
         if (result == CUDA_SUCCESS && context != nullptr && has_ended(row, arguments..., context))
             operations::forget_context(context);
         return result;
+    } else if constexpr (how == How::kEndGreen) {
+        const operations::NotAsked none;
+        const operations::Calls& calls = *operation_calls(row);
+        CUcontext part = nullptr;
+        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS)
+            operations::forget_green(calls, part);
+        return real(arguments...);
     } else {
         return real(arguments...);
     }
@@ -403,9 +351,7 @@ template <How how, typename... Arguments>
         const operations::Inside inside;
         if constexpr (how == How::kMakeStream) {
             const auto* made = first_of<CUstream*>(arguments...);
-            result =
-                calls.cuStreamCreateWithPriority(first_of<CUstream*>(arguments...), first_of<unsigned>(arguments...),
-                                                 operations::priority_of(*client, calls));
+            result = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
             if (result == CUDA_SUCCESS) operations::made_stream(client, calls, *made);
             return result;
         }
@@ -414,7 +360,9 @@ template <How how, typename... Arguments>
         bool known = false;
         if constexpr (how == How::kAwaitContext) result = operations::synchronize(*client, calls, known);
         if (!known) {
-            if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
+            if constexpr (kNamesTwo<Arguments...>) {
+                result = call_on_each(*client, calls, per_thread, real, arguments...);
+            } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
                 const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
                 const bool mapped = stream != named && !per_thread;
                 const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
@@ -452,6 +400,7 @@ template <How how, typename... Arguments>
         if (how == How::kRecord || operations::is_default(named))
             return schedule<how>(real, row, per_thread, arguments...);
         operations::before(nullptr, named, false);
+        if (how == How::kGraph && has_graph_events(operations::kGraphWaits)) operations::flush_others(nullptr);
         return real(arguments...);
     }
     if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));

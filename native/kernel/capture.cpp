@@ -123,7 +123,9 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     const Kind kind = kind_of(class_);
     if (kind == Kind::kOther) return;
     Process* process = process_of(pid);
-    if (process && !within_budget(*process, kind == Kind::kGroup)) return;
+    if (process &&
+        !(kind == Kind::kGroup ? within_budget<&Budget::groups>(*process, pid) : within_budget(*process, pid)))
+        return;
     ObjectKey key{};
     key.pid = pid;
     key.object = Request::at(request, shape.object_at);
@@ -175,7 +177,7 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     const auto* source = find<Object>(&objects, key);
     if (!source) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process)) return;
+    if (!process || !within_budget(*process, pid)) return;
     Object object{};
     object.kind = source->kind;
     object.gpu = source->gpu;
@@ -193,7 +195,9 @@ ALWAYS void controlled(const Request& request, std::uint32_t pid, bool failed) {
     const auto* flags = find<std::uint32_t>(&watched, command);
     if (!flags || (failed && (*flags & kWatchPartly) == 0)) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process, (*flags & kWatchOwn) != 0)) return;
+    if (!process) return;
+    if (!((*flags & kWatchOwn) != 0 ? within_budget<&Budget::own>(*process, pid) : within_budget(*process, pid)))
+        return;
     ControlKey key{};
     key.pid = pid;
     key.command = command;
@@ -239,9 +243,12 @@ ALWAYS void remember(const Call& call) {
         place->file = call.file;
         return;
     }
-    auto* count = spilled_calls();
-    if (count && !find<Call>(&calls, call.who)) __sync_fetch_and_add(count, 1);
-    keep(&calls, call.who, call);
+    auto* many = spilled_calls();
+    const bool is_new = !find<Call>(&calls, call.who);
+    if (update(&calls, &call.who, &call, 0) != 0)
+        count(Counter::kFull);
+    else if (many && is_new)
+        __sync_fetch_and_add(many, 1);
 }
 
 // Takes what a thread has begun. Most have begun nothing, and are to know that quickly.
@@ -262,12 +269,13 @@ ALWAYS bool recall(std::uint64_t who, Call& call) {
     return true;
 }
 
-// In what a process asked much may be hidden: that it asked is known.
-ALWAYS void count_asked(std::uint32_t pid) {
+// In what a process asked much may be hidden: that it asked is known. By when, and not by how often: who has its entry
+// forgotten, because many others ask, would be as often at the same count.
+ALWAYS void note_asking(std::uint32_t pid, std::uint64_t now) {
     if (auto* known = find<std::uint64_t>(&asked, pid))
-        __sync_fetch_and_add(known, 1);
+        *known = now;
     else
-        keep(&asked, pid, std::uint64_t{1});
+        keep(&asked, pid, now);
 }
 
 }  // namespace
@@ -303,7 +311,7 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     if (leaving->result != 0 && leaving->result != kNotTaken) return kOthersToo;
     count(Counter::kSeen);
     const auto pid = static_cast<std::uint32_t>(who >> 32);
-    count_asked(pid);
+    note_asking(pid, now_ns());
     Request request{};
     request.shape = find<Shape>(&shapes, call.request);
     if (!request.shape) return kOthersToo;

@@ -95,23 +95,38 @@ ALWAYS Process* process_of(std::uint32_t pid) {
     return find<Process>(&processes, pid);
 }
 
-// May it have another request captured in this second? Of what rules may forbid, twice as many: a flood hides none.
-ALWAYS bool within_budget(Process& process, bool forbiddable = false) {
-    const Settings* set = configured();
-    if (!set) return false;
+constexpr std::uint64_t kOfProcess = 1ull << 62;
+
+template <auto kSort>
+ALWAYS bool spend(std::uint64_t whose, std::uint32_t most) {
+    auto* budget = find<Budget>(&budgets, whose);
+    if (!budget) {
+        const Budget nothing{};
+        update(&budgets, &whose, &nothing, kIfMissing);
+        budget = find<Budget>(&budgets, whose);
+        if (!budget) return false;
+    }
     const std::uint64_t now = now_ns();
-    if (now - process.second_ns >= kSecondNs) {
-        process.second_ns = now;
-        process.used = 0;
+    if (now - budget->second_ns >= kSecondNs) {
+        *budget = Budget{};
+        budget->second_ns = now;
     }
-    if (process.used >= (forbiddable ? 2 * set->budget : set->budget)) {
-        __sync_fetch_and_add(&process.held_back, 1);
-        count(Counter::kHeldBack);
-        return false;
-    }
-    __sync_fetch_and_add(&process.used, 1);
-    __sync_fetch_and_add(&process.requests, 1);
+    if (budget->*kSort >= most) return false;
+    __sync_fetch_and_add(&(budget->*kSort), 1);
     return true;
+}
+
+// May it have another request of a sort captured in this second? Its owner may have twice as many processes may.
+template <auto kSort = &Budget::others>
+ALWAYS bool within_budget(Process& process, std::uint32_t pid) {
+    const Settings* set = configured();
+    if (set && spend<kSort>(pid | kOfProcess, set->budget) && spend<kSort>(process.owner, 2 * set->budget)) {
+        __sync_fetch_and_add(&process.requests, 1);
+        return true;
+    }
+    __sync_fetch_and_add(&process.held_back, 1);
+    count(Counter::kHeldBack);
+    return false;
 }
 
 // ---- events

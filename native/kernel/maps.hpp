@@ -7,7 +7,7 @@ extern char policy, force, exempt;                                   // what is 
 extern char refusals;                                                // and how often it was
 extern char places, calls, spilled, asked, objects, files;           // the programs' own
 extern char groups, processes, members, controls, counters, events;  // what people and the daemon read
-extern char owners, swept;                                           // what each user has in them
+extern char owners, swept, budgets;                                  // what each user has in them, and in a second
 }
 
 // Not maps but numbers, which the loader finds in the running kernel's types: where in a structure a field is.

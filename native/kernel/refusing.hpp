@@ -27,8 +27,9 @@ ALWAYS int refuse(const Policy& entry, Refusal why, Kind kind, std::uint32_t cli
                   std::uint32_t request) {
     count(Counter::kRefused);
     count_refusal(static_cast<std::uint32_t>(why));
-    Process* process = process_of(current_pid());
-    if (process && within_budget(*process))
+    const std::uint32_t pid = current_pid();
+    Process* process = process_of(pid);
+    if (process && within_budget(*process, pid))
         tell({What::kRefused, kind, -1, client, static_cast<std::uint32_t>(why), object, request, entry.number});
     return kNotPermitted;
 }

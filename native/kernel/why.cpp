@@ -197,7 +197,9 @@ ALWAYS void woken(const Wakeup* context) {
     Event* event = begin(What::kWake, tid);
     if (!event) return;
     event->core = number;
-    event->value = static_cast<std::uint32_t>(current_process_and_thread());
+    // A timer that goes off is nobody's doing who runs there.
+    const auto* timer = find<std::uint64_t>(&interrupts, static_cast<std::uint32_t>(Source::kTimer));
+    event->value = timer && *timer != 0 ? 0 : static_cast<std::uint32_t>(current_process_and_thread());
     const auto* core = find<Core>(&cores, number);
     if (core) {
         event->other = core->tid;

@@ -49,6 +49,8 @@ bool Doing::goes_now() {
     if (work_.called_ns == 0) work_.called_ns = monotonic_ns();
     // It is called later as it is now, also in a thread without a context, such as one that runs host functions.
     work_.calls->cuCtxGetCurrent(&context_);
+    // But a green one is current to one thread alone: its stream can be given work by the whole one as well.
+    if (work_.stream != nullptr && context_ == work_.stream->part) context_ = work_.stream->context;
     return context_ == nullptr && fails_without_context(work_.kind);
 }
 

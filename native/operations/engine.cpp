@@ -12,6 +12,7 @@ namespace runlist::operations {
 constinit std::atomic<Engine*> engine{nullptr};
 constinit thread_local int own_client = 0;
 constinit thread_local bool inside = false;
+constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
 
@@ -98,6 +99,7 @@ void set_up(Engine& all, int clients) {
         client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
         client.mixes.store(false, kRelaxed);
+        client.legacy.store(true, kRelaxed);  // what its threads gave before they were clients
         client.blocking.store(0, kRelaxed);
     }
     begin_telling(all);

@@ -28,11 +28,11 @@ inline constexpr int kNobody = -1;
 // A stream that a client used or made.
 struct alignas(64) Stream {  // what every launch looks at is in its first line
     CUstream handle;
-    CUcontext context;
+    CUcontext context;  // of a stream of a green context the primary one, which any number of threads can have
     const Calls* calls;
     std::atomic<std::uint32_t> pending;
     std::atomic<int> queued_by;
-    // Under the client's lock of meters: what it was given since an event was recorded.
+    // Under the lock of meters of its user: what it was given since an event was recorded.
     std::int64_t duration_ns;
     std::uint32_t sms;
     std::uint32_t guessed;  // operations whose duration is not known
@@ -45,6 +45,7 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     // the others the default stream knows of how much of theirs it waited for.
     std::uint64_t given, joined;
     CUevent event;
+    CUcontext part;  // the context that is current where it is made: a green one, or `context`
 };
 
 // How large a launch is; all 0 where that is not asked for.
@@ -247,6 +248,10 @@ inline bool is_logging() {
     return there != nullptr && there->logging.load(std::memory_order_relaxed);
 }
 
+// What nodes of graphs do with events, of which the driver does not tell which graphs have them.
+enum GraphEvents : unsigned { kGraphRecords = 1, kGraphWaits = 2 };
+extern constinit std::atomic<unsigned> graph_events;
+
 // Whether calls are any business of ours. All that is paid where it is not started.
 [[gnu::always_inline]] inline bool on() {
     const Engine* there = engine.load(std::memory_order_acquire);
@@ -300,7 +305,9 @@ CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per
 using driver::is_default;
 
 // The entry of a stream, made for this client if there is none; nullptr where there is no room for more.
-Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker);
+// `blocking`: whether it may be one of those that are ordered with the client's default stream.
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker,
+                 bool blocking = true);
 
 // Of a thread that is no client's: it waits for all that is queued.
 void wait_for_all();
@@ -313,6 +320,7 @@ void before(const Client* client, CUstream stream, bool ordered_with_all);
 // one while NotAsked.
 void forget_kernels();
 void forget_context(CUcontext context);
+void forget_green(const Calls& calls, CUcontext part);  // before it ends
 
 // How large a kernel's parameters are; false where that is not known.
 bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uint16_t (&sizes)[Kernel::kParameters]);
@@ -375,6 +383,7 @@ void follow_first(const Calls& calls);
 bool is_pinned(const Calls& calls, const void* memory);
 
 // Between the parts of the engine.
+CUresult make_event(const Stream& stream, unsigned flags, CUevent& event);
 void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);

@@ -41,7 +41,7 @@ void count_nothing(Stream& stream) {
     }
     if (chosen == nullptr) return false;
     if (chosen->context == nullptr) {
-        if (calls.cuEventCreate(&chosen->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
+        if (make_event(stream, CU_EVENT_DISABLE_TIMING, chosen->event) != CUDA_SUCCESS) return false;
         chosen->context = stream.context;
         chosen->calls = &calls;
     }
@@ -103,7 +103,8 @@ void settle(Engine& all, Client& client) {
     all.streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.sms == 0 && stream.duration_ns == 0)) return;
         CUcontext current = nullptr;
-        const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == stream.context;
+        const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                             (current == stream.context || current == stream.part);
         if (is_here && stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY) {
             count_nothing(stream);
         } else if (!is_here || !begin_flight(all, client, *stream.calls, stream)) {
@@ -175,7 +176,8 @@ void meter(Engine& all, Client& client, const Work& work) {
     const std::int64_t ahead_ns = ahead_of(all);
     const bool guesses = work.cost.duration_ns == 0 && ahead_ns != 0 && takes_sms(work.kind);
     if (stream == nullptr || (work.cost.sms == 0 && work.cost.duration_ns == 0 && !guesses)) return;
-    const Held held(client.metering);
+    // What a stream was given is its user's, also where others use it, as they may the driver's own default stream.
+    const HeldBoth held(client.metering, all.all[stream->user & 15].metering);
     const std::int64_t duration_ns = guesses ? guess_ns(client, work.kind, ahead_ns) : work.cost.duration_ns;
     stream->guessed += guesses && work.kind == Kind::kKernel ? 1 : 0;
     stream->vague = stream->vague || (guesses && work.kind == Kind::kGraph);

@@ -128,7 +128,7 @@ void note(Engine& all, const Client& client, const Work& work, std::int64_t laun
         if (place == nullptr || work.stream == nullptr) return;
         if (place->context != work.stream->context) {
             CUevent made = nullptr;
-            if (work.calls->cuEventCreate(&made, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return;
+            if (make_event(*work.stream, CU_EVENT_DEFAULT, made) != CUDA_SUCCESS) return;
             if (place->event != nullptr && place->calls->cuEventDestroy_v2 != nullptr)
                 place->calls->cuEventDestroy_v2(place->event);
             *place = {.event = made, .context = work.stream->context, .calls = work.calls, .number = 0};

@@ -21,22 +21,29 @@ CUstream default_in(Client& client, CUcontext context) {
 
 }  // namespace
 
-Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker) {
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker, bool blocking) {
     Stream* there = all.streams.find(handle);
     if (there != nullptr || handle == nullptr || handle == CU_STREAM_PER_THREAD) return there;
     unsigned flags = CU_STREAM_NON_BLOCKING;
     if (calls.cuStreamGetFlags != nullptr) calls.cuStreamGetFlags(handle, &flags);
-    CUcontext context = driver::context_of(calls, handle);
+    const CUcontext part = driver::context_of(calls, handle);
+    CUcontext context = part;
+    CUgreenCtx green = nullptr;
+    if (calls.cuStreamGetCtx_v2 != nullptr && !is_default(handle) &&
+        calls.cuStreamGetCtx_v2(handle, &context, &green) != CUDA_SUCCESS) {
+        context = part;
+    }
     const Held held(all.streaming);
     return all.streams.add(
         handle,
         [&](Stream& stream) {
             stream.handle = handle;
             stream.context = context;
+            stream.part = part;
             stream.calls = &calls;
             stream.maker = maker;
             stream.user = client.index;
-            stream.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
+            stream.blocking = blocking && (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
             stream.of_first.store(false);
             stream.pending.store(0);
             stream.given = stream.joined = 0;
@@ -70,8 +77,7 @@ CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per
         CUstream made = nullptr;
         if (calls.cuStreamCreateWithPriority(&made, CU_STREAM_DEFAULT, priority_of(client, calls)) != CUDA_SUCCESS)
             break;
-        Stream* entry = entry_of(here(), client, calls, made, client.index);
-        if (entry != nullptr) entry->blocking = false;  // of those that it is ordered with it is none itself
+        entry_of(here(), client, calls, made, client.index, false);  // of those it is none itself
         one.stream = made;
         one.context.store(context, std::memory_order_release);
         return made;
@@ -87,7 +93,7 @@ void made_stream(Client* client, const Calls& calls, CUstream stream) {
     const Held held(client->ordering);
     if (client->blocking.fetch_add(1) != 0) return;
     all.streams.each([&](const void*, Stream& one) {  // from now on it is counted what default streams are given
-        if (one.user == client->index && default_in(*client, one.context) == one.handle) ++one.given;
+        if (one.user == client->index && default_in(*client, one.part) == one.handle) ++one.given;
     });
 }
 
@@ -112,7 +118,7 @@ void forget_streams() {
     Engine& all = here();
     const Held held(all.streaming);
     all.streams.each([&](const void* key, Stream& stream) {
-        if (default_in(all.all[stream.user & 15], stream.context) != stream.handle) all.streams.remove(key);
+        if (default_in(all.all[stream.user & 15], stream.part) != stream.handle) all.streams.remove(key);
     });
 }
 
@@ -140,19 +146,48 @@ void forget_context(CUcontext context) {
     });
 }
 
+// Its streams are of no use any more, and those that are ours would be left behind.
+void forget_green(const Calls& calls, CUcontext part) {
+    Engine& all = here();
+    std::array<CUstream, kClients> ours{};
+    std::size_t count = 0;
+    for (Client& client : all.all) {
+        const Held held(client.making);
+        for (Client::Default& one : client.defaults) {
+            if (one.context.load(kRelaxed) != part) continue;
+            one.context.store(nullptr, std::memory_order_release);
+            ours[count++] = one.stream;
+        }
+    }
+    all.streams.each([&](const void* key, Stream& stream) {
+        if (stream.part == part && stream.context != part) forget_stream(static_cast<CUstream>(const_cast<void*>(key)));
+    });
+    for (std::size_t index = 0; index < count && calls.cuStreamDestroy_v2 != nullptr; ++index)
+        calls.cuStreamDestroy_v2(ours[index]);
+}
+
+// An event for a stream, in a context that stays where that of the stream is a part of it.
+CUresult make_event(const Stream& stream, unsigned flags, CUevent& event) {
+    CUcontext current = nullptr;
+    const bool moves = stream.part != stream.context && stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                       current != stream.context && stream.calls->cuCtxSetCurrent(stream.context) == CUDA_SUCCESS;
+    const CUresult result = stream.calls->cuEventCreate(&event, flags);
+    if (moves) stream.calls->cuCtxSetCurrent(current);
+    return result;
+}
+
 // The client's default stream waits for its blocking streams, and those for it, as the legacy one would have it.
 void order_with_default(Client& client, Stream& stream, const Calls& calls) {
     const auto record = [&](Stream& of) {
-        if (of.event == nullptr && calls.cuEventCreate(&of.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-            return false;
+        if (of.event == nullptr && make_event(of, CU_EVENT_DISABLE_TIMING, of.event) != CUDA_SUCCESS) return false;
         return calls.cuEventRecord(of.event, of.handle) == CUDA_SUCCESS;
     };
     Engine& all = here();
-    CUstream handle = default_in(client, stream.context);
+    CUstream handle = default_in(client, stream.part);
     const Held held(client.ordering);
     if (stream.handle == handle) {
         all.streams.each([&](const void*, Stream& one) {
-            if (!one.blocking || one.user != client.index || one.context != stream.context) return;
+            if (!one.blocking || one.user != client.index || one.part != stream.part) return;
             if (one.given == 0 || !record(one)) return;
             calls.cuStreamWaitEvent(handle, one.event, 0);
             one.given = 0;
@@ -254,7 +289,7 @@ CUresult synchronize(Client& client, const Calls& calls, bool& known) {
     calls.cuCtxGetCurrent(&context);
     CUresult result = CUDA_SUCCESS;
     all.streams.each([&](const void*, Stream& stream) {
-        if (stream.user != client.index || stream.context != context) return;
+        if (stream.user != client.index || (stream.context != context && stream.part != context)) return;
         const CUresult one = calls.cuStreamSynchronize(stream.handle);
         if (result == CUDA_SUCCESS) result = one;
     });

@@ -116,7 +116,7 @@ class Client:
         wait. A daemon that is ending or starting has the lock without listening, and may hang up on us.
         """
         began = time.monotonic()
-        with Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
+        with Turn(paths.daemon_socket(plane).with_suffix(paths.START)) as turn:
             while True:
                 client = cls._connect(
                     paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s, on_silence=on_silence
@@ -305,15 +305,17 @@ class Client:
         """Have all descendants of `pid` managed as they come, with settings as those of `attach`. `region` is the
         descriptor of the memory region that they will share. Then call `serve_launch` for as long as they live.
         """
-        request = wire.Launch(_pid(pid), _with_class(task_class, settings), region is not None)
+        request = wire.Launch(_pid(pid), _with_class(task_class, settings), region is not None, hears=True)
         self._tasks(request, [] if region is None else [region])
 
-    def serve_launch(self) -> Iterator[wire.BorrowRequest]:
-        """Requests to borrow from descendants, until the daemon hangs up; answer each with `lend`."""
+    def serve_launch(self) -> Iterator[wire.BorrowRequest | wire.Note]:
+        """Requests to borrow from descendants, each of which is answered with `lend`, and notes for the user, until the
+        daemon hangs up.
+        """
         with contextlib.suppress(OSError):
             while (body := self._connection.receive()) is not None:
                 message = self._decoder.decode(body)
-                if isinstance(message, wire.BorrowRequest):
+                if isinstance(message, wire.BorrowRequest | wire.Note):
                     yield message
 
     def lend(self, fd: int | OSError) -> None:

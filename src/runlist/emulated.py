@@ -61,10 +61,14 @@ def _check_named(directory: Path) -> None:
 
 def environment(directory: str | os.PathLike[str]) -> dict[str, str]:
     """Return the variables that make a program use the emulated GPU of `directory`."""
-    inherited = os.environ.get(names.LIBRARY_PATH)
     library_path = str(artefacts())
+    inherited = os.environ.get(names.LIBRARY_PATH)
+    if inherited and inherited.split(":")[0] == library_path:  # in a shell with such a GPU
+        library_path = inherited
+    elif inherited:
+        library_path += f":{inherited}"
     return {
-        names.LIBRARY_PATH: f"{library_path}:{inherited}" if inherited else library_path,
+        names.LIBRARY_PATH: library_path,
         names.EMULATED_GPU: str(Path(directory).absolute()),
         names.DEVICE: "emulated",
     }

@@ -56,6 +56,10 @@ class NotSupportedError(RunlistError):
     exit_code = ExitCode.NOT_SUPPORTED
 
 
+class NotAdmitted(RunlistError):
+    """A policy, or a limit, refuses a task that works already: it is left to the driver's own scheduling."""
+
+
 class MissingExtra(NotSupportedError):
     """A library is not installed, which an extra of Runlist's brings along."""
 

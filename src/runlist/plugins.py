@@ -58,17 +58,17 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
 
     def ours(self, name: str) -> type[_Class]:
         """By its name. Raises UsageError."""
-        full = f"{self.package}.{name}"
+        full, module = f"{self.package}.{name}", None
         try:
-            if not name.isidentifier() or name in self.others:
-                raise ModuleNotFoundError(name=full)
-            module = importlib.import_module(full)
+            if name.isidentifier() and name not in self.others:
+                module = importlib.import_module(full)
         except ImportError as error:
             if error.name != full or not isinstance(error, ModuleNotFoundError):
                 advice = "where another version of Runlist was installed meanwhile, start this anew"
                 raise UsageError(f"{self.what} {name} cannot be loaded ({error}): {advice}") from None
+        if module is None or not hasattr(module, self.what.upper()):
             known = ", ".join(self.names())
-            raise UsageError(f"no {self.what} {name!r}: take {known} or the path of a .py file") from None
+            raise UsageError(f"no {self.what} {name!r}: take {known} or the path of a .py file")
         return self._class(module, name)
 
     @contextlib.contextmanager
@@ -142,7 +142,9 @@ def _source(path: Path, what: str) -> bytes:
             source = file.read(_MAX_FILE + 1)
     except NoPermissionError as error:
         raise NoPermissionError(f"{what} file {path} is refused, since it is code: {error}") from None
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, trusted.NoFile, ValueError):
+    except (IsADirectoryError, trusted.NoFile):
+        raise UsageError(f"{what} file {path} is no plain file: name one") from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         raise UsageError(f"{what} file {path} does not exist") from None
     except OSError as error:
         raise UsageError(f"{what} file {path} cannot be read: {error.strerror}") from None

@@ -177,7 +177,7 @@ def _check(place: _Place) -> None:
 
 def _check_owner(place: _Place) -> None:
     owner = place.found.st_uid
-    if owner in (0, os.geteuid()) or (stat.S_ISDIR(place.found.st_mode) and owner == _from_outside()):
+    if owner in (0, os.geteuid()) or (stat.S_ISDIR(place.found.st_mode) and owner == from_outside()):
         return
     whose = "root" if os.geteuid() == 0 else "you"
     raise Untrusted(f"{place.path} belongs to user {owner}: it must belong to {whose} (chown)")
@@ -207,7 +207,7 @@ def _is_private(gid: int) -> bool:
 
 
 @cache
-def _from_outside() -> int:
+def from_outside() -> int:
     """The user that folders seem to have which come from outside our user namespace, such as the machine's own /; -1
     where we are in none.
     """

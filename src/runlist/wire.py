@@ -36,12 +36,14 @@ class Attach(Message, frozen=True):
 
 class Launch(Message, frozen=True):
     """`runlist run` says that its descendants are to be managed, and that it will borrow descriptors from them on
-    request. With `region` the descriptor of their memory region travels with the message.
+    request. With `region` the descriptor of their memory region travels with the message. With `hears` it takes a
+    `Note` at any time after the answer.
     """
 
     pid: int
     settings: dict[str, str] = {}
     region: bool = False
+    hears: bool = False
 
 
 class Detach(Message, frozen=True):
@@ -170,6 +172,12 @@ class BorrowRequest(Message, frozen=True):
     fd: int
 
 
+class Note(Message, frozen=True):
+    """A line for the user of `runlist run`, who is to read it while the command runs."""
+
+    text: str
+
+
 class Borrowed(Message, frozen=True):
     """The copy travels with this message; or `error` is the errno of why not."""
 
@@ -191,6 +199,15 @@ class Guard(Message, frozen=True):
     key: int
     pid: int
     undo: list[bytes]
+
+
+class GuardRegion(Message, frozen=True):
+    """Write these words into a region when the daemon dies. Its open file travels with the message. Replaces an earlier
+    one of the same key.
+    """
+
+    key: int
+    words: list[tuple[int, int]]
 
 
 class Unguard(Message, frozen=True):
@@ -219,8 +236,8 @@ Request = (
     | Stop
     | Borrowed
 )
-Answer = Tasks | Workloads | DaemonStatus | RulesInForce | PolicyMap | Failure | BorrowRequest
-KeeperMessage = KeepRecord | Guard | Unguard
+Answer = Tasks | Workloads | DaemonStatus | RulesInForce | PolicyMap | Failure | BorrowRequest | Note
+KeeperMessage = KeepRecord | Guard | GuardRegion | Unguard
 
 
 def encode(message: Message) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist import emulated
 from tests.fixtures.daemon import PATIENCE_S, running, wait_for
 from tests.fixtures.shell import shell
 
@@ -111,3 +112,15 @@ def test_a_command_that_stops_itself_gives_the_terminal_back() -> None:
         bash.type("fg; echo code $?.")
         bash.see(b"back\r\n")
         bash.see(b"code 5.")
+
+
+@pytest.mark.parametrize("theirs", ["", "/one", "/one::/other"])
+def test_the_folder_of_its_libraries_is_first_once(monkeypatch: pytest.MonkeyPatch, theirs: str) -> None:
+    """However many commands of ours are inside each other: Triton compiles anew for another list of folders."""
+    folder = str(emulated.artefacts())
+    monkeypatch.setenv("LD_LIBRARY_PATH", theirs)
+    expected = f"{folder}:{theirs}" if theirs else folder
+    for _ in range(2):
+        told = emulated.environment("/anywhere")["LD_LIBRARY_PATH"]
+        assert told == expected
+        monkeypatch.setenv("LD_LIBRARY_PATH", told)

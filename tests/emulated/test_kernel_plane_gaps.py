@@ -50,13 +50,15 @@ class Changed:
 
 
 def flood(path: Path) -> None:
-    """More than the ring has room for, by two processes: of one so much would be held back."""
+    """More than the ring has room for, by two processes each of four users: of one so much would be held back."""
     children = []
-    for _ in range(2):
+    for number in range(8):
         child = os.fork()
         if child == 0:
             asking = Asking(os.open(path, os.O_RDWR | os.O_CLOEXEC), 0xC1D00077)
-            for _ in range(FULL * 3 // 4):
+            uid = 60_001 + number // 2
+            os.setresuid(uid, uid, uid)
+            for _ in range(FULL * 3 // 16):
                 asking.controlled(0x15, SET_TIMESLICE)
             os._exit(0)
         children.append(child)

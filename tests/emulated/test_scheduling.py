@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -170,6 +172,21 @@ def test_what_a_capped_task_cannot_use_goes_to_the_others(daemon: Daemon, jobs: 
 # -- deadlines, segments, targets ------------------------------------------------------------------
 
 
+def test_run_says_that_its_deadline_does_not_fit(commands: Commands, daemon: Daemon, worker: Start) -> None:
+    """When its first program has a context, and so a GPU; only the daemon's log and `ps` said so."""
+    first = worker()
+    daemon.client.attach(first.pid, None, settings={"deadline": "15ms/20ms"})
+    words = ("--deadline", "10ms/20ms", "--", sys.executable, "-m", "runlist.workloads.batch", "--rounds", "20000")
+    process = commands.start("run", *words, stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("runlist: process ")
+    assert " is not managed: 10 ms in every 20 ms is 50 % of the GPU, and 25 % of the 100 % for deadlines is" in said
+    assert process.communicate("quit\n", timeout=60)[1] == ""
+    assert process.returncode == 0
+    assert first.quit()
+
+
 def test_deadlines_that_do_not_fit_are_refused(commands: Commands, daemon: Daemon, worker: Start) -> None:
     first, second = worker(), worker()
     (task,) = daemon.client.attach(first.pid, None, settings={"deadline": "15ms/20ms"})
@@ -181,7 +198,7 @@ def test_deadlines_that_do_not_fit_are_refused(commands: Commands, daemon: Daemo
     daemon.client.attach(second.pid, None, settings={"deadline": "5ms/20ms"})
     assert "is left" in commands.fails(1, "set", str(second.pid), "deadline=6ms/20ms")
     too_short = refusal(lambda: daemon.client.set(second.pid, {"deadline": "1ms/2ms"}))
-    assert "the shortest period is 10 ms" in too_short
+    assert "a deadline's period is 10 ms to 10 s, not 2 ms" in too_short
     assert task_of(daemon, second.pid).budget_us == 5_000  # nothing changed
     daemon.client.set(first.pid, {"class": "normal"})
     without = refusal(lambda: daemon.client.set(first.pid, {"class": "deadline"}))

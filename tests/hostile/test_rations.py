@@ -10,8 +10,8 @@ import pytest
 
 from runlist.daemon.tree import processes
 from runlist.errors import RunlistError
-from runlist.model import Deadline
-from tests.fixtures.adoption import OF_CHILD, child, own_usage, until
+from runlist.model import Deadline, TaskClass
+from tests.fixtures.adoption import OF_CHILD, PID, child, own_usage, until
 from tests.fixtures.daemon import NOBODY, needs_root
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, Managed, a_daemon
@@ -39,6 +39,54 @@ def test_a_user_reserves_no_more_than_a_part_however_it_asks(tmp_path: Path) -> 
             world.manager.suspend(one, True, NOBODY)  # what it has it keeps
 
     a_daemon(test, tmp_path / "rules.toml")
+
+
+def test_what_a_user_weighs_together_is_told_to_policies_with_what_rules_give(tmp_path: Path) -> None:
+    """Whatever it sets: that counts among its own tasks."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[limits]\nuser_weight = 300\n[[rule]]\nuser = 65534\nset.weight = 200\n")
+
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as one:
+            world.tenant(one, OF_CHILD)
+            world.tenant()
+            for pid in (one, PID):
+                await world.adopt(world.root(pid), pid)
+            notes = world.manager.change(one, {"weight": "1000", "group": "all"}, NOBODY).notes
+            assert notes == ["beside tasks of other users, yours weigh 300 together beyond what rules give them"]
+            assert world.manager.change(PID, {"weight": "1000"}, ME).notes == []
+            task = world.task(one).task
+            assert (task.weight, task.given_weight, task.most_weight) == (1000, 200, 300)
+            assert (world.task().task.weight, world.task().task.most_weight) == (1000, None)
+            await world.manager.reload_rules()  # of which there are none now
+            task = world.task(one).task
+            assert (task.weight, task.given_weight, task.most_weight) == (1000, 0, 100)
+
+    a_daemon(test, rules)
+
+
+def test_a_user_has_no_class_that_rules_keep_from_users_but_what_a_rule_gives(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[limits]\nuser_class = "normal"\n[[rule]]\nuser = 65534\nset.class = "latency"\n')
+
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as given, child(NOBODY - 1) as other:
+            for pid in (given, other):
+                world.tenant(pid, OF_CHILD)
+            await world.adopt(await world.launched(given, NOBODY, **{"class": "latency"}), given)
+            for word in ("batch", "latency"):
+                world.manager.change(given, {"class": word}, NOBODY)
+            refused = "than normal, the most that users may have"
+            with pytest.raises(RunlistError, match=refused):
+                world.manager.change(given, {"deadline": "1ms/10ms"}, NOBODY)
+            assert world.task(given).task.task_class is TaskClass.LATENCY
+            with pytest.raises(RunlistError, match=f"the command is not started: class latency is more {refused}"):
+                await world.launched(other, NOBODY - 1, **{"class": "latency"})
+            with pytest.raises(RunlistError, match=refused):
+                await world.adopt(world.root(other, **{"class": "latency"}), other)
+            assert other not in world.processes.managed
+
+    a_daemon(test, rules)
 
 
 def test_commands_that_use_no_gpu_keep_others_waiting_for_a_while_alone(

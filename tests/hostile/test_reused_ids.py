@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.requests.own import OwnSettings
-from runlist.errors import NoPermissionError, NotSupportedError
+from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.proc.process import owner_of
 from tests.fixtures.adoption import OF_CHILD, child, own_usage
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
@@ -28,7 +29,7 @@ _SYS_CLONE3 = 435
 _SYS_SETRESGID, _SYS_SETRESUID = {"x86_64": (119, 117), "aarch64": (149, 147)}.get(platform.machine(), (0, 0))
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Asks = Callable[[Managed, int], Any]
+Asks = Callable[[Managed, int, int], Any]
 
 
 def start_as(user: int, pid: int = 0) -> int:
@@ -65,29 +66,44 @@ def mine() -> Iterator[int]:
     end(pid)
 
 
-def becomes_the_victims(world: Managed) -> None:
-    """While what is above a process is found, it ends, and its id is another user's."""
+def becomes_anothers(world: Managed, user: int = VICTIM) -> None:
+    """While what is above a process is found, it ends, and its id is another one's, of that user."""
 
     async def find_ancestors(pid: int) -> None:
+        await asyncio.sleep(0.02)  # the kernel tells when one began to 10 ms
         end(pid)
-        assert start_as(VICTIM, pid) == pid
+        assert start_as(user, pid) == pid
 
     world.processes.find_ancestors = find_ancestors  # type: ignore[method-assign]
 
 
 ASK: dict[str, Asks] = {
-    "attach": lambda world, pid: world.manager.attach(pid, {"class": "batch", "cap": "1"}, True, NOBODY),
-    "run": lambda world, pid: world.manager.launches.begin(pid, {"cap": "1"}, world.borrower, None, NOBODY),
-    "manage": lambda world, pid: OwnSettings(world.manager).manage(pid, {"cap": "1"}, None, NOBODY),
+    "attach": lambda world, pid, user: world.manager.attach(pid, {"class": "batch", "cap": "1"}, True, user),
+    "run": lambda world, pid, user: world.manager.launches.begin(pid, {"cap": "1"}, world.borrower, None, user),
+    "manage": lambda world, pid, user: OwnSettings(world.manager).manage(pid, {"cap": "1"}, None, user),
 }
 
 
 @pytest.mark.parametrize("asks", ASK.values(), ids=ASK)
 def test_what_was_asked_for_ones_own_is_not_done_to_anothers(mine: int, asks: Asks) -> None:
     async def test(world: Managed) -> None:
-        becomes_the_victims(world)
+        becomes_anothers(world)
         with pytest.raises(NoPermissionError, match=f"process {mine} belongs to user {VICTIM}"):
-            await asks(world, mine)
+            await asks(world, mine, NOBODY)
+        assert not world.processes.roots
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize("user", [0, NOBODY])
+@pytest.mark.parametrize("how", ["attach", "run"])
+def test_what_was_asked_for_a_process_that_has_ended_is_done_to_none(mine: int, how: str, user: int) -> None:
+    """Also by root, who may do all, and to another one of the same user: a command may wait for hours."""
+
+    async def test(world: Managed) -> None:
+        becomes_anothers(world, NOBODY)
+        with pytest.raises(NoTargetError, match=f"process {mine} has ended"):
+            await ASK[how](world, mine, user)
         assert not world.processes.roots
 
     a_daemon(test)
@@ -141,7 +157,7 @@ def test_a_driver_limits_nobody_elses_memory(mine: int, noticed: bool) -> None:
             assert start_as(VICTIM, mine) == mine
             if noticed:
                 world.processes._root_ended(root)
-            with pytest.raises(NotSupportedError):
+            with pytest.raises((NotSupportedError, NoTargetError)):
                 world.manager.change(mine, {"memory": "1G"}, NOBODY)
         assert moved == []
 

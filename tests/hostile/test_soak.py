@@ -229,6 +229,12 @@ class Soak:
             self.count("pause and go")
             tenant.do("pause")
             tenant.do("go")
+        elif chance < 0.56:
+            self.count("stop and go on")  # while requests are under way; a launcher may have half of one
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for pid in {tenant.process.pid, tenant.pid}:
+                    os.kill(pid, number)
+                time.sleep(self.random.uniform(0, 0.03))
 
     def _start(self, user: int) -> None:
         before: list[str] = []

@@ -22,8 +22,8 @@ from runlist.planes.kernel import kernel_types
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.planes.nvidia.capture import CAPTURE
-from runlist.protocol.kernel_autogen import MOST_GROUPS, MOST_PROCESSES, NOWHERE, Counter, Kind, Verb
-from tests.fixtures.kernel import GROUP, Asking, needs_kernel
+from runlist.protocol.kernel_autogen import MOST_GROUPS, MOST_PROCESSES, NOWHERE, Counter, Kind, Verb, What
+from tests.fixtures.kernel import GROUP, SET_TIMESLICE, Asking, needs_kernel
 from tests.kernel.test_forgetting import sweep
 
 pytestmark = [
@@ -202,6 +202,28 @@ def test_who_becomes_another_user_has_no_more_room_by_that(folder: Path) -> None
         }
     nothing = {"processes": 0, "groups": 0, "objects": 0, "files": 0}
     assert left == {FIRST: nothing, SECOND: nothing}
+
+
+def test_many_processes_of_a_user_take_nobody_elses_room_in_the_ring(folder: Path) -> None:
+    """A fork storm of them that ask on and on: two of them, at most, are told all that one may be."""
+    with ioctl_file(folder / "driver") as path, Captured(budget=50, capture=of_file(folder / "driver")) as kernel:
+        fd = os.open(path, os.O_RDWR)
+        children = []
+        for _ in range(16):
+            if not (child := os.fork()):
+                os.setresuid(FIRST, FIRST, FIRST)
+                for _ in range(50):
+                    Asking(fd, CLIENT).controlled(0x15, SET_TIMESLICE)
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        as_user(SECOND, path, range(1, 11))
+        told = kernel.take()
+        os.close(fd)
+    flood = [event for event in told if event.uid == FIRST and event.what is What.CONTROLLED]
+    assert 100 <= len(flood) <= 400  # a second of a busy machine may end meanwhile, and another
+    assert [event.object for event in told if event.uid == SECOND and event.what is What.MADE] == list(range(1, 11))
 
 
 def test_roots_room_is_by_cgroup(folder: Path) -> None:

@@ -36,6 +36,8 @@ from tests.fixtures.kernel import (
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
+CALLS = 1 << 14
+"""Under way, for which there is room beyond their places."""
 
 
 def _mine(events: list[Event]) -> list[Event]:
@@ -240,6 +242,19 @@ def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
         assert kernel.map("spilled").get(bytes(4)) == bytes(8)
 
 
+def test_a_thread_for_whose_call_there_is_no_room_slows_nobody_down(file: int) -> None:
+    """Calls beyond their places are looked up at the end of every ioctl of the machine while there are any."""
+    with Captured() as kernel:
+        place = struct.pack("<I", threading.get_native_id() % PLACES)
+        kernel.map("places").put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))
+        calls = kernel.map("calls")
+        for who in range(CALLS):
+            calls.put(struct.pack("<Q", 1 << 40 | who), bytes(STRUCTURES["CALL"].size))
+        Asking(file, CLIENT).made(2, 0x15, GROUP)
+        assert kernel.counter(Counter.FULL) >= 1
+        assert kernel.map("spilled").get(bytes(4)) == bytes(8)
+
+
 def test_a_full_ring_counts_what_it_had_no_room_for(file: int) -> None:
     with Captured() as kernel:
         asking, asked = Asking(file, CLIENT), 0
@@ -260,7 +275,7 @@ def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
         told = len(_mine(kernel.take()))
         process = kernel.map("processes").get(struct.pack("<I", os.getpid()))
         assert process is not None
-        held_back = struct.unpack_from("<I", process, 40)[0]
+        held_back = STRUCTURES["PROCESS"].unpack(process)["held_back"]
         assert told + held_back == 500
         assert told <= 300
         assert kernel.counter(Counter.HELD_BACK) >= held_back  # others' requests are held back, too

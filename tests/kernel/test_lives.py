@@ -19,6 +19,7 @@ from bench.harness.captured import Captured, of_file
 from bench.harness.ioctl_file import ioctl_file
 from runlist.planes.kernel import kernel_types
 from runlist.planes.kernel.events import Event
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.proc.process import start_of
 from runlist.protocol.kernel_autogen import What
 from tests.fixtures.kernel import DEVICE, GROUP, MEMORY, Asking, needs_kernel
@@ -150,6 +151,48 @@ def test_a_number_that_stands_for_another_file_when_the_driver_answers(tmp_path:
         os.close(kept)
     for end in (asked, says_asked, go_on, says_go_on):
         os.close(end)
+
+
+def test_who_is_killed_or_becomes_another_while_the_driver_answers(tmp_path: Path) -> None:
+    """One that is killed leaves nothing behind that it had begun. Of one whose name changes meanwhile, what counts is
+    the one that it has when the driver has answered.
+    """
+    asked, says_asked = os.pipe()
+    go_on, says_go_on = os.pipe()
+
+    def before() -> None:
+        os.write(says_asked, b".")
+        os.read(go_on, 1)
+
+    def becomes(asking: Asking) -> None:
+        tid = threading.get_native_id()
+
+        def change() -> None:
+            os.read(asked, 1)
+            Path(f"/proc/self/task/{tid}/comm").write_text("another")
+            os.write(says_go_on, b".")
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        asking.made(CLIENT, 0x15, GROUP)
+        thread.join()
+
+    with ioctl_file(tmp_path / "slow", before) as path, Captured(capture=of_file(path)) as kernel:
+        fd = os.open(path, os.O_RDWR)
+        asking = Asking(fd, CLIENT)
+        with child(lambda: asking.made(CLIENT, 0x15, GROUP)) as killed:
+            os.read(asked, 1)
+            os.kill(killed, signal.SIGKILL)
+            os.write(says_go_on, b".")
+        with child(lambda: becomes(asking)) as pid:
+            events = kernel.take_until(lambda events: of(events, pid))
+            (made,) = [event for event in events if event.pid == pid]
+        places = [place for _, place in kernel.map("places").entries() if STRUCTURES["CALL"].unpack(place)["who"]]
+        os.close(fd)
+    for end in (asked, says_asked, go_on, says_go_on):
+        os.close(end)
+    assert (made.what, made.name) == (What.MADE, "another")
+    assert places == []
 
 
 # -- what goes with what -------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import Captured
+from bench.harness.captured import Captured, of_file
+from runlist.planes.interface import Capture
 from runlist.planes.kernel import bpf, inheriting
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.planes.kernel.names import FOREIGN_S, Names
+from runlist.planes.nvidia.capture import CAPTURE
 from runlist.protocol.kernel_autogen import Kind, What
 from tests.fixtures.daemon import NOBODY
 from tests.fixtures.kernel import GROUP, Asking, needs_kernel
@@ -43,9 +45,9 @@ def ended() -> int:
     return process.pid
 
 
-def kill(names: Names, file: int) -> Path:
+def kill(names: Names, file: int, capture: Capture = CAPTURE) -> Path:
     """A daemon that was killed after a group was made: its names, which its loader left."""
-    with Captured(names) as kernel:
+    with Captured(names, capture=capture) as kernel:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         kernel.loaded.close(leave=True)
         kernel.loaded.held, kernel.loaded.maps, kernel.loaded.names = [], {}, None
@@ -164,3 +166,22 @@ def test_who_has_the_number_of_one_that_ended_meanwhile_is_not_it(file: int, mou
             still = kernel.map("groups").get(struct.pack("<III", os.getpid(), CLIENT, 0x15))
     assert left == []
     assert still is not None
+
+
+@pytest.mark.parametrize("gone", ["groups", "owners"])
+@pytest.mark.parametrize("instead", ["nothing", "a map of another version"])
+def test_maps_that_are_not_all_left_are_nobodys(
+    answering: Path, file: int, mounted: Path, ended: int, gone: str, instead: str
+) -> None:
+    """What an owner has would be counted without being there, so that its room is less for ever; or the other way."""
+    capture = of_file(answering)
+    killed = kill(Names(mounted / "runlist", ended, OURS), file, capture)
+    (killed / gone).unlink()
+    if instead != "nothing":
+        fd = bpf.make_map("other", bpf.MapType.HASH, 4, 4, 1)
+        bpf.pin(fd, str(killed / gone))
+        os.close(fd)
+    assert inheriting.made_before(killed) == []
+    with Captured(Names(mounted / "runlist", os.getpid(), OURS), capture=capture) as kernel:
+        left = {name: list(kernel.map(name).all_keys()) for name in ("owners", "objects", "groups", "processes")}
+    assert left == {"owners": [], "objects": [], "groups": [], "processes": []}

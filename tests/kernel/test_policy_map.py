@@ -22,7 +22,16 @@ from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import MOST_ENTRIES, STRUCTURES
 from runlist.protocol import kernel_autogen as protocol
 from runlist.protocol.kernel_autogen import BY_CGROUP, BY_COMM, BY_USER, Counter, Refusal, What
-from tests.fixtures.kernel import CHANNEL, GET_TIMESLICE, GROUP, SET_TIMESLICE, Asking, needs_kernel, number
+from tests.fixtures.kernel import (
+    CHANNEL,
+    DISABLE_CHANNELS,
+    GET_TIMESLICE,
+    GROUP,
+    SET_TIMESLICE,
+    Asking,
+    needs_kernel,
+    number,
+)
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
@@ -221,21 +230,28 @@ def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering:
     assert left == keeps
 
 
-def test_a_flood_hides_nothing_that_is_forbidden(file: int) -> None:
+@pytest.mark.parametrize(
+    ("flood", "forbids", "told"),
+    [
+        (GET_TIMESLICE, protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, [Refusal.GROUPS, Refusal.SLICES]),
+        (DISABLE_CHANNELS, protocol.REFUSE_GROUPS, [Refusal.GROUPS]),
+    ],
+)
+def test_a_flood_hides_nothing_that_is_forbidden(file: int, flood: int, forbids: int, told: list[Refusal]) -> None:
+    """Nor does one of requests that change who makes them, and fail: those are quickly made."""
     with Captured(budget=50) as kernel:
         entries = Map(kernel)
-        entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
+        entries.enter(flags=forbids, most_groups=2, comm=comm())
         entries.begin()
         if not kernel.loaded.lenient:
             pytest.skip("this kernel refuses: nothing forbidden is done")
         asking = Asking(file, CLIENT)
-        for _ in range(200):
-            asking.controlled(0x15, GET_TIMESLICE)
+        for _ in range(400):
+            asking.controlled(0x15, flood, status=0x21 if flood == DISABLE_CHANNELS else 0)
         for handle in (0x15, 0x16, 0x17):
             asking.made(2, handle, GROUP)
         asking.controlled(0x15, SET_TIMESLICE)
-        told = [event.parent for event in mine(kernel.take()) if event.what is What.FORBIDDEN]
-    assert told == [Refusal.GROUPS, Refusal.SLICES]
+        assert [event.parent for event in mine(kernel.take()) if event.what is What.FORBIDDEN] == told
 
 
 def test_a_new_group_may_have_its_slice_set(file: int) -> None:

@@ -297,7 +297,7 @@ def test_a_quota_of_processor_time(staged: Staged) -> None:
 
 
 def test_another_thread_that_has_a_lock(staged: Staged) -> None:
-    assert "it waited for another of its threads (futex) for " in staged.row("lock", "asleep")["why"]
+    assert "it waited for another of its threads, " in staged.row("lock", "asleep")["why"]
 
 
 def test_a_signal_that_stops_it(staged: Staged) -> None:
@@ -349,7 +349,7 @@ def test_one_trace_has_the_threads_the_calls_and_the_gpu(staged: Staged) -> None
 def test_who_cannot_be_watched_is_told_in_one_line(commands: Commands) -> None:
     assert commands.fails(4, "trace", "--why", "4194303", "--json") == "process 4194303 does not exist"
     assert "go with --why PID" in commands.fails(2, "trace", "--slower-than", "20ms", "--out", "x.pftrace")
-    for pid, said in ((os.getpid(), "has not loaded libcuda.so: ask once it uses the GPU"), (2, "it is the kernel's")):
+    for pid, said in ((os.getpid(), "has not loaded libcuda.so: ask "), (2, "it is the kernel's")):
         with pytest.raises(NoTargetError, match=said):
             Recorder(pid, None, None, None)
 

@@ -22,7 +22,7 @@ FLOW: dict[str, set[str]] = {
     "log": {"text"},
     "rate": set(),
     "log_limit": {"proc", "rate"},
-    "files": set(),
+    "files": {"trusted"},
     "interpreter": {"errors", "protocol", "trusted"},
     "installed": set(),
     "lean": set(),
@@ -70,7 +70,10 @@ FLOW: dict[str, set[str]] = {
         "daemon.helper", "daemon.placement", "model", "paths", "planes.interface", "planes.kernel", "proc", "protocol",
         "settings",
     },
-    "daemon.undo": {"daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.registry", "proc", "wire"},
+    "daemon.undo": {
+        "daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.process", "planes.registry", "proc",
+        "wire",
+    },
     "daemon.relay": {
         "daemon.helper", "rate", "errors", "frames", "lean", "planes.interface", "planes.process",
         "planes.registry", "proc", "version", "wire",
@@ -121,13 +124,13 @@ FLOW: dict[str, set[str]] = {
     "operations.admission": set(),
     "operations.rules": {"errors", "operations.admission", "plugins", "policies.parts", "statistics"},
     "operations.record": set(),
-    "operations.profiles": {"errors", "files", "operations.admission", "operations.record"},
+    "operations.profiles": {"errors", "files", "operations.admission", "operations.record", "trusted"},
     "operations": {
         "errors", "log", "operations.admission", "operations.profiles", "operations.record", "operations.rules",
         "paths", "plugins", "protocol",
     },
     "operations_log": {"errors", "log", "operations"},
-    "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
+    "trace": {"errors", "files", "operations_log", "planes.interface", "planes.usage"},
     "why": {
         "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "text", "trace", "views",
     },

@@ -21,7 +21,7 @@ FLOW: dict[str, set[str]] = {
     "driver": set(),
     "cap": {"core", "driver", "region"},
     "operations": {"core", "driver", "include", "region"},
-    "hooks": {"activity", "arrivals", "cap", "core", "environment", "operations", "region", "resolve", "rm"},
+    "hooks": {"activity", "arrivals", "cap", "core", "driver", "environment", "operations", "region", "resolve", "rm"},
     "preload": {
         "activity",
         "arrivals",

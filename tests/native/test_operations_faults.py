@@ -15,8 +15,6 @@ from tests.native.regions import Client, Operations, Region
 from tests.native.test_operations import QUEUED, environment, page, say
 
 EINVAL = -22
-NOT_SUPPORTED = 801
-"""The emulated GPU has no events that several processes see."""
 PATIENCE_S = 50.0
 
 
@@ -57,7 +55,7 @@ def test_who_fills_the_queue_waits_for_room(guests: Guests) -> None:
 
 def test_an_event_is_recorded_before_another_process_can_know_it(guests: Guests) -> None:
     """And what a thread of no client launches beside it does not hasten what is queued."""
-    assert lines(guests, "shares") == [f"queued {QUEUED}", "beside 0", f"shared {NOT_SUPPORTED} launched 2", "again 4"]
+    assert lines(guests, "shares") == [f"queued {QUEUED}", "beside 0", "shared 0 launched 2", "again 4"]
 
 
 def test_there_are_as_many_clients_as_were_started(guests: Guests) -> None:

@@ -63,9 +63,10 @@ def ran(program: Path, guests: Guests, *words: object, **environment: str) -> li
 @pytest.mark.timeout(BUILD_S + RUN_S)
 def test_programs_give_what_they_should(program: Path, guests: Guests) -> None:
     assert ran(program, guests, 1, PROGRAMS) == [f"right {PROGRAMS}"]
+    assert ran(program, guests, 1, PROGRAMS // 5, "--events") == [f"right {PROGRAMS // 5}"]
 
 
-RULES = ("exclusive", "greedy", "complementary", "tiny", "bounded", "changing")
+RULES = ("exclusive", "greedy", "complementary", "tiny", "bounded", "changing", "changing --events")
 RULED = 60 if TIMES == 1 else 1_000 * TIMES
 
 
@@ -74,7 +75,7 @@ RULED = 60 if TIMES == 1 else 1_000 * TIMES
 def test_they_give_the_same_as_clients_of_the_scheduler(program: Path, guests: Guests, rule: str) -> None:
     """Many operations wait for their turn, and no wait reaches its bound."""
     environment = {"LD_PRELOAD": str(guests.library), "RUNLIST_OPERATIONS": "threads"}
-    counted, right = ran(program, guests, 1, RULED, "--rule", rule, **environment)
+    counted, right = ran(program, guests, 1, RULED, "--rule", *rule.split(), **environment)
     numbers = dict(zip(counted.split()[::2], map(int, counted.split()[1::2]), strict=True))
     assert right == f"right {RULED}"
     assert numbers["launched"] > 20 * RULED

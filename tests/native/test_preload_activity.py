@@ -196,16 +196,35 @@ def test_a_thread_that_waits_for_a_stream_and_for_its_function_waits_once(progra
     assert 50e6 <= after.waited_ns - before.waited_ns <= time.monotonic_ns() - began
 
 
-def test_a_function_that_is_never_called_is_waited_for_until_its_context_ends(program: Program) -> None:
+def test_a_function_that_is_never_called_is_waited_for_until_its_context_has_failed(program: Program) -> None:
     """As where work failed before it; programs go on with another context."""
-    program.do("launch", "shut", "fail", "call", "call", "open")
-    program.do("stream", result=ILLEGAL_ADDRESS)
-    assert program.now().waiting == 2
+    assert program.do("launch", "shut", "fail", "call", "call").waiting == 2
+    program.do("open")
+    assert program.do("stream", result=ILLEGAL_ADDRESS).waiting == 0
     assert program.do("anew").waiting == 0
     program.do("launch", "call", "stream")
     assert program.now().waiting == 0
     program.tell("called")
     assert program.line() == "called 1 1"
+
+
+def test_functions_that_are_never_called_leave_their_places_to_others(program: Program) -> None:
+    """In contexts that failed and ended; there are 256 places."""
+    for _ in range(4):
+        program.do("launch", "shut", "fail", "call-in-vain", "open")
+        program.do("stream", result=ILLEGAL_ADDRESS)
+        program.do("anew")
+    assert program.do("launch", "shut", "call-in-vain").waiting == 100
+    assert program.do("open", "stream").waiting == 0
+
+
+def test_a_callback_behind_what_failed_is_told_so_once(program: Program) -> None:
+    program.do("launch", "shut", "fail", "call-back-failed", "call", "call-back-failed", "open")
+    program.do("stream", result=ILLEGAL_ADDRESS)
+    wait_for(lambda: program.waits(0))
+    program.do("anew")
+    program.tell("failures")
+    assert program.line() == "failures 2"
 
 
 def test_a_function_that_is_called_after_another_context_ended_is_called_once(program: Program) -> None:

@@ -40,6 +40,16 @@ def test_every_api_is_refused_at_the_limit_and_right_again_after_it(guests: Gues
     assert region.refusals() >= len(APIS)
 
 
+def test_what_comes_is_no_more_than_can_be_told_from_what_was_asked(guests: Guests) -> None:
+    """Else a tree at its limit holds more for a moment: the library charges what is asked for, before it is."""
+    sizes = (3 * MiB, 5 * MiB + 1, 64 * MiB - 4096)
+    lines = guests.lines("asks", *sizes, env=guests.environment(preload=""))
+    assert len(lines) >= len(sizes)
+    for line in lines:
+        page, asked, came = map(int, line.split())
+        assert came <= -(-asked // (page * 1024 or 4096)) * (page * 1024 or 4096), lines
+
+
 def fill(guests: Guests, env: dict[str, str], size: int) -> int:
     """Code of taking so much in a process of its own."""
     return int(guests.lines("racer", "fill", size, env=env)[0])

@@ -37,7 +37,7 @@ def answer(error: Exception) -> tuple[wire.Message, list[int]]:
     unused: Any = None
 
     async def ask() -> wire.Message:
-        return await Handlers(ROOT, manager, unused, unused, asyncio.Event(), Turns()).answer(wire.Suspend(7))
+        return await Handlers(ROOT, manager, unused, unused, unused, asyncio.Event(), Turns()).answer(wire.Suspend(7))
 
     return asyncio.run(ask()), suspended
 

@@ -6,13 +6,15 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from runlist.daemon.undo.keeper import Keeper
-from runlist.wire import Connection, Guard, KeepRecord, Unguard
+from runlist.planes.process.region import create, memory_words
+from runlist.wire import Connection, Guard, GuardRegion, KeepRecord, Unguard
 
 
 class World:
@@ -150,3 +152,28 @@ def test_once_everything_is_put_back_the_record_is_empty(world: World) -> None:
     world.end()
     assert (sizes, os.fstat(record).st_size) == ([8], 0)  # not before
     os.close(record)
+
+
+def test_words_of_regions_are_written_when_the_daemon_dies(world: World, tmp_path: Path) -> None:
+    """Those of the last message of a key; and none that were put back by the daemon."""
+    regions = [create(tmp_path, strict=True)[1] for _ in range(3)]
+    for key, region in enumerate(regions):
+        region.set_memory(1)
+        world.daemon.send(GuardRegion(key, memory_words(2)), [region.fileno()])
+    world.daemon.send(GuardRegion(0, memory_words(3)), [regions[0].fileno()])
+    world.daemon.send(Unguard(1), [])
+    world.end()
+    assert [region.read().memory for region in regions] == [3, 1, 2]
+    for region in regions:
+        region.close()
+
+
+def test_a_region_that_is_none_any_more_keeps_no_other_from_being_put_back(world: World, tmp_path: Path) -> None:
+    bad, good = (create(tmp_path, strict=True)[1] for _ in range(2))
+    for key, region in enumerate((bad, good)):
+        world.daemon.send(GuardRegion(key, memory_words(2)), [region.fileno()])
+    os.ftruncate(bad.fileno(), 0)
+    world.end()
+    assert good.read().memory == 2
+    for region in (bad, good):
+        region.close()

@@ -130,7 +130,7 @@ class World:
         self.kernel, self.folder = kernel, folder
         self.fds = {}
         for each in maps.MAPS:
-            if each.name in forgetting.NEEDED:
+            if each.name in forgetting.NEEDED or each.inherited:
                 self.fds[each.name] = bpf.make_map(each.name, each.kind, *each.sizes, each.entries)
                 if each.pinned:
                     bpf.pin(self.fds[each.name], str(folder / each.name))
@@ -235,14 +235,17 @@ def test_without_all_maps_nothing_is_taken_out(world: World) -> None:
     inheriting.take_out_reused(world.folder / "nowhere")
 
 
-def test_a_map_of_a_folder_is_taken_if_it_is_as_described(world: World) -> None:
-    described = next(each for each in maps.MAPS if each.name == "groups")
-    fd = inheriting.open_left(world.folder, described)
-    assert fd is not None
-    assert world.kernel.of(fd) is world.kernel.map("groups")
-    os.close(fd)
+def test_maps_of_a_folder_are_taken_if_all_are_as_described(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = inheriting.open_left(world.folder)
+    assert world.kernel.of(found["groups"]) is world.kernel.map("groups")
+    assert set(found) == {each.name for each in maps.MAPS if each.inherited}
+    for fd in found.values():
+        os.close(fd)
     before = len(os.listdir("/proc/self/fd"))
     for other in ({"entries": 5}, {"value": "OBJECT"}, {"kind": bpf.MapType.LRU_HASH}):
-        assert inheriting.open_left(world.folder, msgspec.structs.replace(described, **other)) is None
-    assert inheriting.open_left(world.folder / "nowhere", described) is None
+        changed = [msgspec.structs.replace(each, **other) if each.name == "groups" else each for each in maps.MAPS]
+        with monkeypatch.context() as patch:
+            patch.setattr(maps, "MAPS", changed)
+            assert inheriting.open_left(world.folder) == {}
+    assert inheriting.open_left(world.folder / "nowhere") == {}
     assert len(os.listdir("/proc/self/fd")) == before

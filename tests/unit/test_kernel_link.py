@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import struct
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runlist import interpreter
 from runlist.daemon.kernel import link
 from runlist.daemon.kernel.link import KernelLink
 from runlist.daemon.kernel.made import Made, made_by
+from runlist.planes.interface import Capture
+from runlist.planes.kernel import rights
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.protocol.kernel_autogen import Counter
 from tests.fixtures.adoption import until
@@ -156,3 +162,44 @@ def test_a_loader_that_ends_soon_is_started_ever_more_seldom(monkeypatch: pytest
 
     with_a_kernel(test)
     assert rests == [min(RETRY_S * 2**times, LONGEST_RETRY_S) for times in range(10)] + [RETRY_S]
+
+
+def test_a_loader_that_does_not_end_is_ended() -> None:
+    """As one that is stopped: its programs would go on, and count everything once more on the maps of the next."""
+
+    loader = subprocess.Popen(["sleep", "600"])
+    loader.send_signal(signal.SIGSTOP)
+
+    async def test(kernel: Kernel) -> None:
+        kernel.link._process = loader
+        kernel.link._ring, kernel.link.maps = None, {}
+        kernel.link._ended()
+
+    with_a_kernel(test)
+    assert loader.returncode == -signal.SIGKILL
+
+
+def test_a_loader_that_does_not_answer_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "ANSWER_S", 0.01)
+    monkeypatch.setattr(link, "RETRY_S", 0.01)
+    monkeypatch.setenv("RUNLIST_KERNEL_PLANE", "on")
+    monkeypatch.setattr(rights, "hindered", str)
+    monkeypatch.setattr(interpreter, "command", lambda _: ["sleep", "600"])
+    started: list[subprocess.Popen[bytes]] = []
+
+    async def test(kernel: Kernel) -> None:
+        of = kernel.link
+        monkeypatch.setattr(of, "_plane", SimpleNamespace(name="memory", capture=lambda: Capture({}, (), {})))
+        monkeypatch.setattr(link, "daemon_socket", lambda _: Path("/nowhere"))
+        of._ring, of.maps = None, {}
+        of.start()
+        assert of._process is not None
+        started.append(of._process)
+        await until(lambda: of.state == "its loader does not answer")
+        assert started[0].returncode == -signal.SIGKILL
+        await until(lambda: of._process not in (None, started[0]))
+        assert of._process is not None
+        of._process.kill()
+        of.close()
+
+    with_a_kernel(test)

@@ -170,6 +170,25 @@ def test_a_loader_that_is_of_no_use_is_not_tried_again(kernel: Kernel, said: Ans
     run(test)
 
 
+def test_a_loader_of_another_version_is_not_taken_at_its_word(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events would be of another form, and all of them passed over."""
+
+    async def test() -> None:
+        one = kernel.made()
+        one.start()
+        kernel.answers(Answer())
+        monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
+        await until(lambda: one.state != "not started")
+        assert one.state == (
+            "its loader cannot be understood: another version of Runlist was installed meanwhile: start the daemon anew"
+        )
+        assert (one.works, one.maps, one._timer) == (False, {}, None)
+        one.close()
+        kernel.loaders[0].close()
+
+    run(test)
+
+
 def test_maps_that_came_are_closed_once_where_their_ring_cannot_be_waited_for(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

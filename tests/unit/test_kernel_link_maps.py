@@ -129,7 +129,7 @@ def with_it(world: World, test: Callable[[KernelLink], Awaitable[None]]) -> None
 def test_the_loader_is_told_what_is_wanted_and_whom_nothing_is_refused(world: World) -> None:
     async def test(one: KernelLink) -> None:
         assert world.wanted is not None
-        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 20_000, 1500)
+        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 10_000, 1500)
         assert world.wanted.names is None  # there is no file system for names here
         assert sorted(world.wanted.exempt) == [11, 12]
         assert world.gaps == 1  # whatever was before
@@ -269,8 +269,9 @@ def test_the_next_loaders_counters_begin_anew(world: World) -> None:
         one.check()
         one.asking([])
         one._ended()
+        timer = one._timer
         one.start()
-        assert one._timer is None
+        assert one._timer is not timer
         world.load()
         await until(lambda: one.works)
         gaps, one._ended_unseen = world.gaps, False
@@ -366,7 +367,12 @@ def test_why_it_does_not_work_is_said_once(world: World) -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_at_the_end_the_loader_is_waited_for_and_killed_if_it_stays(world: World, ends: bool) -> None:
+    """It may be stopped. Then it takes the names of its maps away no more, and the daemon does."""
     did: list[object] = []
+    folder = world.folder / "bpf" / "runlist" / str(os.getpid())
+    folder.mkdir(mode=0o700, parents=True)
+    folder.parent.chmod(0o700)
+    (folder / "groups").touch()
 
     def wait(seconds: float) -> int:
         did.append(seconds)
@@ -382,4 +388,5 @@ def test_at_the_end_the_loader_is_waited_for_and_killed_if_it_stays(world: World
         assert world.loader.recv(10) == b"."  # it is to leave nothing behind
 
     with_it(world, test)
-    assert did == ([5] if ends else [5, "killed"])
+    assert did == ([5] if ends else [5, "killed", 1])
+    assert folder.exists() == ends  # a true loader has removed it

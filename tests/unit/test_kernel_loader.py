@@ -78,6 +78,17 @@ def test_a_loader_that_cannot_says_why(
     assert messages.answered(daemon.recv(messages.MAX_BYTES)) == Answer(unable="the kernel is too old")
 
 
+def test_a_loader_of_another_version_than_the_daemon_says_so(
+    daemon: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another one was installed while the daemon runs: else it would be started again without end."""
+    monkeypatch.setattr(messages, "VERSION", messages.VERSION + 1)
+    monkeypatch.setattr(loader, "_load", lambda _: pytest.fail("it is loaded"))
+    assert loader.main() == 1
+    said = messages.answered(daemon.recv(messages.MAX_BYTES))
+    assert said == Answer(unable="another version of Runlist was installed meanwhile: start the daemon anew")
+
+
 @pytest.mark.parametrize(
     ("hindered", "said"),
     [
@@ -185,7 +196,7 @@ def test_what_processes_had_made_is_told_as_of_who_made_it(
         (Kind.CHANNEL, 3, 5, 1, "own", 9, 1),
     ]
     assert {(each.pid, each.tid, each.client) for each in made} == {(me, me, 70)}
-    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic() + 1000)  # the machine slept since
+    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic() + 1)  # the machine slept since
     assert [each.object for each in inheriting.made_before(Path("/left"))] == [2, 3]
     del left["groups"][key(me, 70, 2)]
     assert inheriting.made_before(Path("/left"))[0].name == "own"

@@ -289,7 +289,6 @@ def test_what_a_process_has_on_files_that_it_closed_is_lost() -> None:
     assert asked == [(os.getpid(), -3)]
     assert process.keys() == [10, 11, 12]
     assert process.keys(lambda context: context.client == 71) == [11]
-    assert (process.has_client(70), process.has_client(99)) == (True, False)
     assert process.groups() == {(70, 5), (71, 5), (72, 5)}
     assert process.put_back() == ["trouble of 2048"] * 3
     del process.tasks["GPU-0"].contexts[12]

@@ -387,7 +387,7 @@ def test_who_may_resume_what_the_daemon_keeps_off(uid: int, cause: SuspendedBy) 
         client = world.tenant()
         root = await world.launched()
         await world.adopt(root)
-        root.uid = 1000
+        world.give(root, 1000)
         world.task().suspend_for(cause, "over its limit")
         world.gpus.run_all()
         assert not enabled(client)

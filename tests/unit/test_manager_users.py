@@ -35,7 +35,7 @@ def test_one_that_runs_may_be_resumed_by_its_user() -> None:
         world.tenant()
         root = await world.launched()
         await world.adopt(root)
-        root.uid = 1000
+        world.give(root, 1000)
         assert world.manager.suspend(PID, False, 1000) == [world.task()]
 
     a_daemon(test)
@@ -62,7 +62,7 @@ def test_nobody_gets_round_rules_by_being_managed_no_more(
         client = world.tenant()
         root = await world.launched()
         await world.adopt(root)
-        root.uid = 1000
+        world.give(root, 1000)
         task = world.task()
         task.suspend_for(cause, "kept off")
         task.rule = rule

@@ -253,6 +253,18 @@ def test_who_is_not_limited_from_inside_is_in_the_log_once(strict: World, capsys
     assert capsys.readouterr().out.count("a process is not limited from inside") == 1
 
 
+def test_who_is_ending_is_not_in_the_log(
+    strict: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot is another's already, and the driver still lists it."""
+    monkeypatch.setattr(memory_guard, "peak_of", lambda pid: 0)
+    for _ in range(3):
+        strict.look()
+    strict.claim(enforced=0, held=GiB)
+    strict.look()
+    assert "not limited from inside" not in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_group_that_holds_more_is_off_once_that_is_sure(tree: World) -> None:
     looks = iter([GiB, 3 * GiB, GiB, 3 * GiB])

@@ -80,7 +80,7 @@ def test_whoever_leaves_stays_where_rules_keep_it_off(monkeypatch: pytest.Monkey
         world.tenant()
         with borrowing(monkeypatch, world) as own:
             await own.manage(PID, {"weight": "70"}, None, ME)
-            world.processes.roots[PID].uid = 1000
+            world.give(world.processes.roots[PID], 1000)
             task = world.task()
             task.rule = "rules.toml:1"
             task.suspend_for(SuspendedBy.ROOM, "GPU-1 has 1 task")

@@ -45,6 +45,20 @@ def test_who_has_less_than_its_part_of_them_is_listened_to() -> None:
     assert one.part.heard([KEY, OTHER], 10.0) == {OTHER}
 
 
+def test_a_user_with_many_tasks_that_are_wrong_leaves_others_their_part_of_what_wrong_words_may_take() -> None:
+    """All were wrong once, and owe as much: Mallory with twenty processes is no more than Bob with one."""
+    one = Announcing()
+    crowd = [TaskKey(pid, "GPU-0") for pid in range(20, 40)]
+    tasks = {KEY: task(KEY, uid=1001)} | {key: task(key, uid=1002) for key in crowd}
+    for key, each in tasks.items():
+        one.part.appears(each)
+        one.part.note(Announce(key, 0.0), 10.0)
+    one.part.off_until(tasks, 10.0)
+    one.part.off_until(tasks, 10.1)
+    assert not one.part.heard(tasks, 10.1)
+    assert one.part.heard(tasks, 10.1 + 2 * 0.2 / 0.02) >= {KEY}  # each of the two owners has half of 2 %
+
+
 def test_of_users_without_tasks_no_rest_is_remembered_once_it_is_over() -> None:
     one = Announcing()
     announce_often(one.part, KEY, 126, 10.0)

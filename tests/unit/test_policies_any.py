@@ -43,7 +43,7 @@ CHANGES = {
     "task_class": lambda rnd: rnd.choice(list(TaskClass)),
     "weight": lambda rnd: rnd.choice([1, 100, 300, 10_000]),
     "cap": lambda rnd: rnd.choice([None, Cap.of_percent(rnd.randint(1, 100), rnd.choice([10_000, 100_000]))]),
-    "deadline": lambda rnd: rnd.choice([None, Deadline(rnd.randint(1, 1_000), rnd.choice([1_000, 20_000, 500_000]))]),
+    "deadline": lambda rnd: rnd.choice([None, Deadline(rnd.randint(1, 1_000), rnd.choice([10_000, 20_000, 500_000]))]),
     "target_p99_us": lambda rnd: rnd.choice([None, 1_000.0, 1e9]),
     "group": lambda rnd: rnd.choice(["", "a", "b"]),
     "suspended": lambda rnd: rnd.random() < 0.3,

@@ -93,11 +93,11 @@ def test_a_program_that_waits_for_its_host_at_requests_gets_slices(waits: float,
     assert gpu.part.way is way
 
 
-@pytest.mark.parametrize(("held", "way"), [(50e-6, Way.SLICE), (1e-3, Way.SWITCH)])
-def test_between_the_bounds_it_is_by_what_a_program_does_at_a_time(held: float, way: Way) -> None:
+@pytest.mark.parametrize("held", [50e-6, 1e-3])
+def test_below_half_of_its_time_a_program_is_not_bound_by_the_gpu_whatever_it_does_at_a_time(held: float) -> None:
     gpu = Gpu(tells=True)
     gpu.work(1, pauses=600, held=held, waits=0.4, launches=0.6)
-    assert gpu.part.way is way
+    assert gpu.part.way is Way.SLICE
 
 
 @pytest.mark.parametrize(("pauses", "asks"), [(30, False), (110, True)])
@@ -230,7 +230,7 @@ def test_it_takes_so_many_lies_in_a_row() -> None:
         gpu.ask()
 
 
-@pytest.mark.parametrize(("pauses", "set_anew"), [(234, False), (270, True)])
+@pytest.mark.parametrize(("pauses", "set_anew"), [(292, False), (337, True)])
 def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_anew: bool) -> None:
     """By 9 and by 26 %."""
     gpu = Gpu("slice")
@@ -242,7 +242,7 @@ def test_slices_stay_where_they_are_near_enough() -> None:
     gpu, seen = Gpu(), set()
     gpu.work(0.4, pauses=450, held=100e-6)
     for number in range(16):
-        gpu.work(WINDOW_S, pauses=210 + 10 * (number % 2), held=100e-6)
+        gpu.work(WINDOW_S, pauses=262 + 12 * (number % 2), held=100e-6)
         seen.add(gpu.manner.turn_us)
     assert len(seen) == 1
     assert max(seen) < 2_000
@@ -452,7 +452,7 @@ def test_pauses_of_the_background_s_own_do_not_make_slices_longer() -> None:
         gpu.work(0.01, pauses=1_500, held=50e-6, waits=0.1, launches=0.3, often=20)
     gpu.work(6, pauses=1_500, held=50e-6, waits=0.1, launches=0.3, often=20)
     assert gpu.part.way is Way.SLICE
-    assert gpu.manner.turn_us == pytest.approx(1e6 * (0.3 * 0.28e-3 / (0.06 - 20 * 0.28e-3) - 0.28e-3), rel=0.16)
+    assert gpu.manner.turn_us == pytest.approx(1e6 * (0.3 * 0.28e-3 / (0.075 - 20 * 0.28e-3) - 0.28e-3), rel=0.16)
 
 
 def test_a_dozen_requests_in_a_window_do_not_make_slices_swing() -> None:

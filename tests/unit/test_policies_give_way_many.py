@@ -68,6 +68,7 @@ class Several:
 
 HOST_BOUND = (1_000, 0.5, 50)
 RARE = (5, 0.0, 5)
+SELDOM_BUSY = (60, 0.02, 60)
 SHORT = (900, 0.15, 900)
 
 
@@ -89,6 +90,19 @@ def test_nor_do_they_keep_the_way_from_being_found() -> None:
     for pid in range(2, 12):
         several.work(0.05)
         several.come(pid, *RARE)
+    assert several.ways == [Way.SWITCH, Way.SLICE]
+
+
+def test_who_waits_for_the_gpu_now_and_then_does_not_turn_what_fits_another() -> None:
+    """While the one is idle for a moment, the other one's waits are all there is."""
+    several = Several()
+    several.come(1, *HOST_BOUND)
+    several.come(2, *SELDOM_BUSY)
+    for _ in range(10):
+        several.doing[1] = HOST_BOUND
+        several.work(0.6)
+        several.doing[1] = (0, 0.0, 0)
+        several.work(0.3)
     assert several.ways == [Way.SWITCH, Way.SLICE]
 
 

@@ -73,6 +73,40 @@ def test_slices_stay_within_bounds(tasks: list[tuple[int, str]]) -> None:
     assert all(MIN_US <= us <= MAX_US for us in got)
 
 
+MANY = {"owned_by": (1001, ""), "most_weight": 100}
+ONE = {"owned_by": (1002, ""), "most_weight": 100}
+
+
+@pytest.mark.parametrize("weight", [1, 100, 10_000])
+@pytest.mark.parametrize("many", [2, 63])
+def test_a_user_with_many_processes_weighs_no_more_than_one_with_a_single_one(many: int, weight: int) -> None:
+    crowd = [task(pid, weight, **MANY) for pid in range(many)]
+    *theirs, mine = slices(*crowd, task(100, **ONE))
+    part = mine / (mine + sum(theirs))
+    assert part == pytest.approx(max(0.5, 100 / (100 + many * weight)), abs=0.02)
+    assert min(theirs) >= MIN_US
+    assert mine <= MAX_US
+
+
+def test_what_rules_give_comes_beside_that_and_others_have_what_they_ask_for() -> None:
+    three = [task(pid, 400, given_weight=200, **MANY) for pid in range(3)]  # 200 each, and 100 of 600 beyond
+    assert slices(*three, task(9, 700, owned_by=(0, ""))) == [round(BASE_US * 2 / 3)] * 3 + [BASE_US * 2]
+    shared = [task(1, group="g", **MANY), task(2, 300, group="g", **ONE)]  # by a rule: no user can make one for another
+    assert sum(slices(*shared, task(3, 300))[:2]) == pytest.approx(1.5 * BASE_US, abs=1)
+    classes = [task(1, **MANY), task(2, task_class=TaskClass.NORMAL, **MANY), task(3, **ONE)]
+    assert slices(*classes) == [BASE_US] * 3
+
+
+def test_who_is_idle_takes_nothing_of_what_its_user_may_weigh() -> None:
+    part, tasks = WeightedSlices(), [*(task(pid, **MANY) for pid in range(3)), task(9, **ONE)]
+    first, _ = part.slices(tasks, tasks, 0.0)
+    half_s = first[tasks[3].key] / 1e6
+    after = [tasks[0], tasks[1], used(tasks[2], 10 * first[tasks[2].key] / 1e6, 10), used(tasks[3], 10 * half_s, 10)]
+    corrected, _ = part.slices(after, after, 2.0)
+    assert corrected[tasks[2].key] > 1.5 * first[tasks[2].key]
+    assert corrected[tasks[3].key] < first[tasks[3].key]
+
+
 # -- when to look, and what is remembered ----------------------------------------------------------
 
 

@@ -99,8 +99,10 @@ def test_what_was_acted_on_is_not_acted_on_again() -> None:
     assert loop.pass_quarters(2, 5, used=0.5) == first
 
 
-def test_it_goes_on_while_the_target_is_missed_down_to_one_percent() -> None:
-    assert Loop(task(2)).pass_quarters(60, 20, used=0.01)[2] == pytest.approx(0.01)
+def test_it_goes_on_while_that_helps_down_to_one_percent() -> None:
+    loop = Loop(task(2))
+    parts = [loop.pass_quarters(1, 20 + 180 * 0.7**quarter, used=0.01)[2] for quarter in range(16)]
+    assert min(part for part in parts if part is not None) == pytest.approx(0.01)
 
 
 def test_after_a_silence_the_background_begins_with_all_of_it() -> None:
@@ -141,11 +143,14 @@ def test_a_background_that_does_not_use_what_it_may_gets_no_more() -> None:
     assert loop.pass_quarters(20, 5, used=0.05)[2] == low
 
 
-def test_between_the_two_bounds_nothing_changes() -> None:
-    loop = Loop(task(2))
-    loop.pass_quarters(8, 5, used=0.8)
-    low = loop.pass_quarters(1, 9.5, used=0.8)
-    assert loop.pass_quarters(20, 8.5, used=0.5) == low
+def test_between_the_two_bounds_it_has_more_only_while_that_makes_nothing_slower() -> None:
+    for later_ms, has_more in ((8.5, True), (8.95, False)):
+        loop = Loop(task(2))
+        loop.pass_quarters(8, 5, used=0.8)
+        low = loop.pass_quarters(1, 9.5, used=0.8)
+        assert loop.pass_quarters(7, 8.5, used=0.5) == low  # it is not known yet what is in reach
+        first = loop.pass_quarters(1, 8.5, used=0.5)
+        assert (loop.pass_quarters(20, later_ms, used=0.5) != first) is has_more
 
 
 def test_what_was_slow_before_it_could_do_anything_is_no_reason() -> None:

@@ -423,6 +423,37 @@ def test_the_foregrounds_load_is_measured_once_a_second() -> None:
     assert load.share == 1.0
 
 
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_user_with_many_processes_has_no_more_turns_than_one_with_a_single_one(pauses: bool) -> None:
+    """Nor where each of them is away after its turn."""
+    many = [task(pid, weight=10_000, owned_by=(1001, ""), most_weight=100) for pid in range(1, 9)]
+    book = Book(*many, task(9, owned_by=(1002, ""), most_weight=100))
+    taken = []
+    for _ in range(200):
+        taken.append(who := book.take_a_turn())
+        if pauses and who != 9:
+            book.decide()
+            one = book.tasks.pop(who)
+            book.decide()
+            book.tasks.insert(who, one)
+    assert taken.count(9) == pytest.approx(100, abs=10)
+
+
+def test_a_user_whose_others_have_no_work_has_all_that_it_may_have() -> None:
+    tasks = [task(pid, owned_by=(1001, ""), most_weight=100) for pid in (1, 2)]
+    book = Book(*tasks, task(3, owned_by=(1002, ""), most_weight=100))
+    book.use(0, 0.001)
+    book.decide()
+    assert book.decide(0.01) == [PARKED, TURN, WAIT]
+    taken = []
+    for _ in range(40):
+        shares = book.decide()
+        taken.append(next(each.key.pid for each, share in zip(book.tasks[1:], shares, strict=True) if share == TURN))
+        book.use(taken[-1], 0.05)
+        book.now += 0.05
+    assert taken.count(2) == pytest.approx(20, abs=1)
+
+
 def regrouped(who_renames: int) -> dict[int, int]:
     """Turns of two alike, of which one has another group after each turn."""
     book = Book(task(1, group="job 1"), task(2, group="job 2"))

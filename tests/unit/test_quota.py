@@ -13,7 +13,7 @@ import pytest
 from runlist.daemon.memory import quota as quotas
 from runlist.daemon.memory.quota import Quota
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import Region, gpu_key
+from runlist.planes.process.region import Region, Words, gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, GiB
 
@@ -266,3 +266,104 @@ def test_a_region_that_is_none_any_more_is_let_go_of(quota: Quota, region: Regio
     quota.ask_for_work(os.getpid(), asked=True)
     assert quota.activity(os.getpid()) is None
     assert quota.operations(os.getpid()) is None
+
+
+# -- what is for the time of the daemon alone ------------------------------------------------------
+
+
+OWN = 5 * GiB
+
+
+class Keeper:
+    """Notes what it has to write into the region, by key."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Words] = {}
+        self.told = 0
+
+    def guard_region(self, region: Region, words: Words, key: int | None = None) -> int:
+        key = 7 if key is None else key
+        self.kept[key] = words
+        self.told += 1
+        return key
+
+    def unguard(self, key: int) -> None:
+        del self.kept[key]
+
+    def put_back(self, region: Region) -> None:
+        """The daemon was killed."""
+        for words in self.kept.values():
+            region.write(words)
+
+
+def unseen(region: Region) -> int:
+    device = region.read().device(GPU)
+    assert device is not None
+    return device.unseen
+
+
+@pytest.fixture
+def watched(region: Region) -> tuple[Quota, Keeper]:
+    """The quota of a tree with a limit of its own, and its keeper."""
+    os.pwrite(region.fileno(), DEVICE.pack(key=gpu_key(GPU)), DEVICES_AT)
+    keeper = Keeper()
+    quota = Quota(region, keeper=keeper)
+    quota.set_limit(OWN)
+    return quota, keeper
+
+
+def test_the_keeper_puts_back_what_is_for_the_time_of_the_daemon_alone(
+    watched: tuple[Quota, Keeper], region: Region
+) -> None:
+    quota, keeper = watched
+    assert keeper.kept == {}  # the limit stays
+    quota.allow(GiB, {GPU: GiB // 2})
+    quota.set_cap(0.3, asked=True)
+    quota.charge_unseen(GPU, GiB)
+    assert (told(region), region.read().cap, unseen(region)) == ((GiB, GiB // 2), 0.3, GiB)
+    keeper.put_back(region)
+    assert (told(region), region.read().cap, unseen(region)) == ((OWN, OWN), None, 0)
+
+
+def test_the_keeper_is_told_once_what_stays_the_same(watched: tuple[Quota, Keeper]) -> None:
+    quota, keeper = watched
+    for left in (GiB, GiB // 2, GiB // 4):
+        quota.allow(GiB, {GPU: left})
+        quota.charge_unseen(GPU, left)
+    assert keeper.told == 2
+
+
+def test_the_keeper_knows_a_limit_that_changes_while_a_group_leaves_less(
+    watched: tuple[Quota, Keeper], region: Region
+) -> None:
+    quota, keeper = watched
+    quota.allow(GiB, {GPU: GiB // 2})
+    quota.set_limit(2 * OWN)
+    keeper.put_back(region)
+    assert told(region) == (2 * OWN, 2 * OWN)
+
+
+def test_who_lets_go_of_a_tree_puts_back_the_same(
+    watched: tuple[Quota, Keeper], region: Region, request: pytest.FixtureRequest
+) -> None:
+    quota, keeper = watched
+    copy = Region(os.dup(region.fileno()))
+    request.addfinalizer(copy.close)
+    quota.allow(GiB, {GPU: GiB // 2})
+    quota.set_cap(0.3, asked=True)
+    quota.charge_unseen(GPU, GiB)
+    quota.close()
+    assert (told(copy), copy.read().cap, unseen(copy)) == ((OWN, OWN), None, 0)
+    assert keeper.kept == {}
+
+
+def test_caps_that_a_tree_brought_along_stay_when_nobody_set_one(
+    watched: tuple[Quota, Keeper], region: Region, request: pytest.FixtureRequest
+) -> None:
+    quota, _ = watched
+    copy = Region(os.dup(region.fileno()))
+    request.addfinalizer(copy.close)
+    copy.set_cap(0.4)
+    quota.set_cap(None, asked=False)
+    quota.close()
+    assert copy.read().cap == 0.4

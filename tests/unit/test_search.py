@@ -26,9 +26,7 @@ from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
 
 # As they are to be: taken from the code they would hold whatever it says.
-QUIET_S = 0.05
-SETTLE_S = 1.5
-TRIES = 3
+QUIET_S, SETTLE_S, TRIES = 0.05, 1.5, 3
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -232,6 +230,27 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
             assert world.processes.left == {one: f"process {one} is not managed: no room"}
         await world.search.scan()
         assert world.processes.left == {}
+
+    a_daemon(test)
+
+
+def test_whoever_ran_a_tree_is_told_of_the_first_that_is_not_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:  # a look that fails for another reason may go well the next time
+        with child() as one, child() as two:
+            world.tree([one, two])
+            adopt, failed, told = world.adoption.adopt, list[int](), list[str]()
+
+            async def fails_once(root: Root, pid: int, *, new_only: bool) -> None:
+                if pid not in failed:
+                    failed.append(pid)
+                    raise RunlistError("it went while it was looked at")
+                await adopt(root, pid, new_only=new_only)
+
+            monkeypatch.setattr(world.adoption, "adopt", fails_once)
+            monkeypatch.setattr(world.gpus.scheduler(UUIDS[0]), "refusal", lambda task: "no room")
+            world.root().tell = told.append
+            await scans_until(world, lambda: "".join(world.processes.left.values()).count("no room") == 2)
+            assert told in ([f"process {each} is not managed: no room"] for each in (one, two))
 
     a_daemon(test)
 

@@ -36,6 +36,36 @@ def test_room_is_made_for_a_latency_critical_one_at_its_first_group_and_once(tas
     asyncio.run(run())
 
 
+def test_what_a_process_is_to_be_is_known_by_its_first_group() -> None:
+    """Questions about it take a third of a ms, and then the driver is at work for it."""
+
+    async def run() -> None:
+        world = World()
+        world.made(Kind.CLIENT)
+        world.made(Kind.DEVICE)
+        asked = world.questions
+        world.made(Kind.DEVICE)
+        world.made(Kind.GROUP)
+        assert world.rooms == 1
+        assert world.questions == asked > 0
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_somebody_makes_latency_critical_after_its_device_has_room() -> None:
+    async def run() -> None:
+        world = World()
+        world.task_class = TaskClass.NORMAL
+        world.made(Kind.DEVICE)
+        world.task_class = TaskClass.LATENCY
+        world.made(Kind.GROUP)
+        assert world.rooms == 1
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
 def _other_class(world: World) -> None:
     world.task_class = TaskClass.NORMAL
 

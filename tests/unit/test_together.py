@@ -89,7 +89,7 @@ def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_e
             world.manager.suspend(mine, False, NOBODY)
             world.census.mps_clients = lambda gpu: {mine, too, PID}
             for uid, others in ((NOBODY, f"{PID}"), (1, f"({PID}|{too})")):  # whoever it is that the tree belongs to
-                root.uid = uid
+                world.give(root, uid)
                 said = f"process {others} of another user .* only root may suspend"
                 with pytest.raises(NoPermissionError, match=said):
                     world.manager.suspend(mine, True, uid)
@@ -100,7 +100,7 @@ def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_e
             world.manager.suspend(mine, False, 1)  # to resume them stops nobody
             assert enabled(clients[mine])
             world.census.mps_clients = lambda gpu: {mine, too, NO_PROCESS}  # one that ended is nobody's
-            root.uid = NOBODY
+            world.give(root, NOBODY)
             world.manager.suspend(mine, True, NOBODY)
 
     a_daemon(test)

@@ -94,6 +94,70 @@ def test_samples_are_asked_for_at_most_once_a_second_of_a_lone_holder() -> None:
     assert len(idle._stretches[0].parts) == 1
 
 
+def _calmly(idle: IdleTime, busy: range, until: int) -> tuple[dict[int, float], list[int]]:
+    """What is told of a lone holder that is read once a second, by when, and when samples were asked for; in `busy`, in
+    ms, it has work. As the source does: an answer is there at the next reading.
+    """
+    told, total, asked, answer = {}, 0.0, [], None
+
+    def percent(end: int) -> int:
+        return FULL_PERCENT if busy.start < end <= busy.stop else 0
+
+    for end in range(1000, until + 1, 1000):
+        idle.note([_part(1, end - 1000, end)], _at(end))
+        if answer is None and idle.wants_samples(_at(end)):
+            asked.append(end)
+            answer = [Sample(_at(at), percent(at)) for at in range(200, end + 1, 200)]
+        elif answer is not None:
+            total, answer = total + sum(idle.compare(answer).values()), None
+        elif idle.may_presume:
+            total += sum(idle.presume(percent(end)).values())
+        told[end] = round(total, 3)
+    return told, asked
+
+
+def test_who_has_no_work_for_long_is_presumed_to_have_none_and_samples_are_wanted_seldom() -> None:
+    told, asked = _calmly(IdleTime(), range(0), 15_000)
+    assert asked == [1000, 4000, 7000, 10_000, 13_000]
+    assert all(end / 1000 - idle <= 1.3 or end == 2000 for end, idle in told.items()), told
+
+
+def test_work_that_the_newest_sample_shows_has_samples_asked_for() -> None:
+    told, asked = _calmly(IdleTime(), range(5_600, 9_000), 15_000)
+    assert asked[:4] == [1000, 4000, 7000, 9000]
+    assert told[15_000] == pytest.approx(15 - 3.4, abs=1.3)
+
+
+@pytest.mark.parametrize("length", [200, 600])
+def test_work_that_was_presumed_away_is_taken_from_what_is_told_next(length: int) -> None:
+    """It was over by the time of the newest sample. All that is told together is true again, and never shrinks."""
+    told, _ = _calmly(IdleTime(), range(5_200, 5_200 + length), 30_000)
+    assert told[6000] > 6 - 1.3 - length / 1000
+    assert 30 - 1.3 - length / 1000 <= told[30_000] <= 30 - length / 1000
+    assert list(told.values()) == sorted(told.values())
+
+
+def test_nothing_is_presumed_where_the_newest_sample_is_not_told() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    idle.compare(_samples(200, 0, 0, 0, 0, 0))
+    assert idle.presume(None) == {}
+    for end in range(2000, 6000, 1000):
+        idle.note([_part(1, end - 1000, end)], _at(end))
+        assert idle.wants_samples(_at(end))
+        idle.compare(_samples(end - 800, 0, 0, 0, 0, 0))
+        assert not idle.may_presume
+
+
+def test_nothing_is_presumed_where_somebody_reads_often_or_another_came() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    idle.compare(_samples(200, 0, 0, 0, 0, 0))
+    assert idle.may_presume
+    idle.note([_part(1, 1000, 1500)], _at(1500))
+    assert not idle.may_presume
+    idle.note([_part(2, 1500, 2500)], _at(2500))
+    assert not idle.may_presume
+
+
 def test_what_is_kept_is_bounded_when_no_samples_come() -> None:
     idle = IdleTime()
     for start in range(0, 60_000, 20):
@@ -109,8 +173,11 @@ def test_a_first_sample_after_a_pause_covers_its_usual_length() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 300), st.integers(1, 400)), max_size=20),
-    st.lists(st.integers(0, 100), max_size=20),
+    st.lists(
+        st.tuples(st.sampled_from([1, 1, 1, 2]), st.integers(0, 300), st.sampled_from([1, 200, 399, 1000, 1001, 2500])),
+        max_size=20,
+    ),
+    st.lists(st.sampled_from([0, 0, 0, 0, 0, 0, 3, 50, 100]), max_size=60),
 )
 def test_idle_time_never_passes_the_time_held(turns: list[tuple[int, int, int]], percents: list[int]) -> None:
     idle, now, held = IdleTime(), 0, {1: 0.0, 2: 0.0}
@@ -119,9 +186,11 @@ def test_idle_time_never_passes_the_time_held(turns: list[tuple[int, int, int]],
         idle.note([_part(pid, now + pause, now + pause + length)], _at(now + pause + length))
         now += pause + length
         held[pid] += length / 1000
-        for one, seconds in idle.compare(_samples(200, *percents)).items():
-            assert seconds > 0
-            told[one] += seconds
+        rate = percents[min(now // 200, len(percents) - 1)] if percents else 100
+        for found in (idle.presume(rate) if idle.may_presume else {}, idle.compare(_samples(200, *percents))):
+            for one, seconds in found.items():
+                assert seconds > 0
+                told[one] += seconds
         assert all(told[one] <= held[one] + 1e-9 for one in held)
 
 

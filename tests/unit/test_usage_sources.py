@@ -348,7 +348,8 @@ def test_samples_are_asked_for_in_microseconds_and_one_answer_at_a_time() -> Non
     asked: list[tuple[object, int]] = []
     answers = [SimpleNamespace(done=lambda: False)]
     world: Any = SimpleNamespace(
-        _answer=None, _idle=SimpleNamespace(wants_samples=lambda until_ns: until_ns == 9, sampled_ns=5_000_999),
+        _answer=None,
+        _idle=SimpleNamespace(wants_samples=lambda until_ns: until_ns == 9, sampled_ns=5_000_999, may_presume=False),
         _submit=lambda device, since_us: asked.append((device, since_us)) or answers[0],
     )  # fmt: skip
     utilisation: Any = SimpleNamespace(device="a device")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
-import platform
 import random
 from dataclasses import replace
-from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.planes.kernel.functions import is_stepped_over
-from runlist.proc.process import start_of
 from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED
-from runlist.why import recorder
-from runlist.why.cost import Cost
 from runlist.why.functions import watched
 from runlist.why.parts import Part
-from runlist.why.recorder import Recorder
 from runlist.why.report import analyse, lines
+from runlist.why.requests import calls
 from runlist.why.seen import Event, Mode, Pause, Throttle, Times, Turn, What
 from runlist.why.symbols import mode_of
 from runlist.why.threads import threads
@@ -35,8 +27,11 @@ from tests.fixtures.why_events import (
     OTHER,
     PAUSE_US,
     RUNS_ON,
+    SLEEPS,
+    STACK_OF_ANSWER,
     STACK_OF_FAULT,
     STACK_OF_FUTEX,
+    STACK_OF_READER,
     SYNC,
     asleep,
     back,
@@ -67,6 +62,13 @@ def test_launches_that_were_folded_before_the_wait_count() -> None:
     began, ended = call(100, 300)
     row = row_of(seen([launch(10), launch(60, folded=3), began._replace(state=9), ended], 10_000))
     assert row.launches == 14
+
+
+def test_launches_that_were_folded_count_on_their_own_stream() -> None:
+    """The thread's next call tells of them, on another stream, of another request."""
+    events = [launch(10, stream=16), launch(500, stream=17, folded=3), launch(9_000, stream=17, folded=2)]
+    made = calls(events, us(10_000))
+    assert [(each.argument, each.folded) for each in made] == [(16, 3), (17, 2), (17, 0)]
 
 
 def test_launches_that_were_folded_before_the_request_do_not_count() -> None:
@@ -149,7 +151,54 @@ def test_another_thread_that_keeps_a_lock() -> None:
     events = [launch(0), out(50, stack=STACK_OF_FUTEX), wake(20_000), back(20_000), *call(20_100, 20_200)]
     row = row_of(seen(events, 90_000), pause_us=30_000)
     assert row.culprit == "asleep"
-    assert "waited for another of its threads" in row.why
+    assert row.why == "it waited for a lock of another thread, or process (futex), for 19.9 ms"
+
+
+def test_the_thread_that_let_go_of_a_lock_is_named_if_it_is_one_of_its_own() -> None:
+    other = ME + 1
+    events = [
+        launch(0), out(1, other), out(50, stack=STACK_OF_FUTEX), wake(20_000, by=other), back(20_000),
+        out(20_010, stack=STACK_OF_FUTEX), wake(21_000, by=77), back(21_000), *call(21_100, 21_200),
+    ]  # fmt: skip
+    named = Event(us(1), What.OUT, ME + 2, other=other, name="keeper", state=SLEEPS)
+    for more, who in (([], "a thread"), ([named], "keeper")):
+        row = row_of(seen([*events, *more], 90_000), pause_us=30_000)
+        assert row.why == f"it waited for another of its threads, {who} [{other}] (futex), for 20.9 ms"
+
+
+def test_who_waits_for_a_lock_again_and_again_waited_for_who_let_go_of_it() -> None:
+    """Python's threads do so for the interpreter, every 5 ms."""
+    other = ME + 1
+    events = [launch(0), out(1, other)]
+    for at in range(100, 20_100, 5_000):
+        events += [out(at, stack=STACK_OF_FUTEX), wake(at + 4_950, by=other if at > 15_000 else 0), back(at + 4_960)]
+    row = row_of(seen([*events, *call(20_200, 20_300)], 90_000), pause_us=30_000)
+    assert row.why == f"it waited for another of its threads, a thread [{other}] (futex), for 19.8 ms"
+    apart = [launch(0), out(1, other), out(50, stack=STACK_OF_FUTEX), wake(15_000), back(15_010)]
+    apart += [out(15_500, stack=STACK_OF_FUTEX), wake(16_000, by=other), back(16_010), *call(16_100, 16_200)]
+    row = row_of(seen(apart, 90_000), pause_us=30_000)
+    assert row.why == "it waited for a lock of another thread, or process (futex), for 15.4 ms"
+
+
+@pytest.mark.parametrize(
+    ("stack", "why"),
+    [
+        (STACK_OF_ANSWER, "it waited for what comes by a socket or a pipe for 20.0 ms"),
+        (STACK_OF_READER, "it waited for 20.0 ms for whoever reads its socket or pipe to take more"),
+    ],
+)
+def test_who_is_not_of_its_process_is_not_blamed_but_said_to_be_waited_for(stack: int, why: str) -> None:
+    """A remote call in the middle of a request, or one whose answer nobody reads."""
+    events = [
+        launch(0),
+        out(50, stack=stack),
+        wake(20_050, by=ME + 1),
+        back(20_050),
+        launch(20_060),
+        *call(20_100, 20_200),
+    ]
+    row = row_of(seen(events, 90_000), pause_us=30_000)
+    assert (row.culprit, row.why) == ("asleep", why)
 
 
 def test_a_wait_that_yields_its_core_is_a_wait_for_the_gpu() -> None:
@@ -359,49 +408,19 @@ def test_the_functions_that_a_thread_slept_in_say_why() -> None:
     assert mode_of(["schedule", "io_schedule", "filemap_read", "vfs_read"]) is Mode.FILE
     assert mode_of(["schedule", "futex_wait_queue", "do_futex"]) is Mode.LOCK
     assert mode_of(["schedule", "nvidia_unlocked_ioctl"]) is Mode.DRIVER
-    assert mode_of(["schedule", "ep_poll"]) is Mode.ASLEEP
+    for name, mode in {
+        "ep_poll": Mode.POLL, "do_sys_poll": Mode.POLL, "do_select": Mode.POLL, "hrtimer_nanosleep": Mode.TIMER,
+        "tcp_recvmsg": Mode.ANSWER, "unix_stream_read_generic": Mode.ANSWER, "anon_pipe_read": Mode.ANSWER,
+        "sk_stream_wait_memory": Mode.READER, "sock_alloc_send_pskb": Mode.READER, "anon_pipe_write": Mode.READER,
+        "kernel_wait4": Mode.CHILD, "wait_for_vfork_done": Mode.CHILD, "do_fsync": Mode.FILE,
+        "do_wait_for_common": Mode.ASLEEP,
+    }.items():  # fmt: skip
+        assert mode_of(["schedule", "schedule_timeout", name, "do_syscall_64"]) is mode, name
     on_the_way = ["exit_to_user_mode_loop", "irqentry_exit_to_user_mode", "asm_exc_page_fault"]
     assert mode_of(["schedule", "do_signal_stop", "get_signal", *on_the_way]) is Mode.STOPPED
     assert mode_of(["schedule", "get_signal", *on_the_way]) is Mode.STOPPED  # the freezer of a cgroup
     assert mode_of(["schedule_timeout", "__mem_cgroup_handle_over_high", *on_the_way]) is Mode.RECLAIM
     assert mode_of([]) is Mode.ASLEEP
-
-
-def test_a_watched_call_costs_more_where_its_first_instruction_is_stepped_over(tmp_path: Path) -> None:
-    path = tmp_path / "code"
-    path.write_bytes(bytes.fromhex("4154 55 6690 4883ec10 90 0f1f00"))
-    places = {0: False, 2: False, 3: False, 5: True, 9: False, 10: False}
-    stepped = platform.machine() == "x86_64"
-    assert {place: is_stepped_over(path, place) for place in places} == {
-        place: stepped and steps for place, steps in places.items()
-    }
-
-
-def test_what_costs_all_of_the_time_that_there_was_is_said_in_digits() -> None:
-    one = Recorder.__new__(Recorder)
-    one.pid, one._events, one._launches_until = os.getpid(), [], None
-    one._cost, one._worked, one._worked_first = Cost(1e3, 1e3, 1e3), 0, 1 << 62
-    one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=7, dropped=0, switches=2))
-    assert "some 0.0 ms, 100.0 % of the processor time" in one.cost()
-
-
-def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MOST_EVENTS", 3)
-    one = Recorder.__new__(Recorder)
-    one.pid, one._started, one._events, one._launches_until, one.ended_by = (
-        os.getpid(),
-        start_of(os.getpid()),
-        [],
-        1,
-        "",
-    )
-    one._maps = []
-    one._daemon = one._throttling = mock.Mock()
-    fields = (1, int(What.IN), ME, 0, 0, 0, 0, 0, b"")
-    one._watch = mock.Mock(take=lambda: [fields] * 2)
-    assert one.look()
-    assert not one.look()
-    assert one.ended_by == "the recording is full, with 3 events: what came later is not in it"
 
 
 def test_every_function_is_watched_in_all_its_forms_by_one_number() -> None:

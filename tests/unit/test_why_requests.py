@@ -10,11 +10,13 @@ from runlist.why.report import analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
 from runlist.why.seen import Event, What
 from tests.fixtures.why_events import (
+    COPY,
     ME,
     PAUSE_US,
     STACK_OF_FUTEX,
     STACK_OF_STOP,
     STOPPED,
+    SYNC,
     asleep,
     back,
     call,
@@ -47,7 +49,9 @@ def test_what_has_not_begun_to_wait_goes_on_no_less() -> None:
     usual_ones = [each for number in range(5) for each in usual(10_000.0 * (number + 1))]
     begun = [*asleep(80_000, 90_000), launch(90_000), out(90_050, stack=STACK_OF_FUTEX)]
     report = analyse(seen([*usual_ones, *begun], 190_000), None, us(PAUSE_US)).report
-    assert [row.why for row in report.going_on] == ["it waited for another of its threads (futex) for 100.0 ms"]
+    assert [row.why for row in report.going_on] == [
+        "it waited for a lock of another thread, or process (futex), for 100.0 ms"
+    ]
     idle = analyse(seen([*usual_ones, out(60_500)], 190_000), None, us(PAUSE_US)).report
     assert idle.going_on == []
 
@@ -76,7 +80,10 @@ def test_what_a_request_waits_for_in_its_middle_is_no_pause() -> None:
     report = analyse(seen([*events, *_of_two(90_000, 20_000)], 200_000), us(10_000), us(PAUSE_US)).report
     (row,) = report.slow
     assert (report.requests, row.launches) == (6, 2)
-    assert (row.culprit, row.why) == ("asleep", "it waited for another of its threads (futex) for 20.0 ms")
+    assert (row.culprit, row.why) == (
+        "asleep",
+        "it waited for a lock of another thread, or process (futex), for 20.0 ms",
+    )
     assert parts_us(row) == {"host": 100, "asleep": 20_000, "gpu": 300}
 
 
@@ -105,6 +112,48 @@ def test_who_is_stopped_rests_not_of_its_own_accord(told: dict[str, int]) -> Non
     row = row_of(seen(while_it_waits, 90_000, turns=[turn(0, 90_000)]))  # nobody else wants the GPU
     assert row.culprit == "asleep"
     assert "stopped" in row.why
+
+
+def test_requests_that_one_thread_serves_at_once_are_told_apart_by_their_streams() -> None:
+    """It launches for each on a stream of its own, and threads of a pool wait for them. One makes a call elsewhere in
+    its middle, which takes long, while others come and go.
+    """
+
+    def request(at: float, stream: int, rest: float) -> list[Event]:
+        waits = call(at + rest + 10, at + rest + 300, tid=ME + stream, stream=stream)
+        return [launch(at, stream=stream), launch(at + rest, stream=stream), *waits]
+
+    events = [*call(-1_000, -900, COPY, stream=0), *call(-900, -800, stream=0)]  # as it begins
+    for number in range(10):
+        events += request(10_000 * number, 16, 100)
+        events += (
+            request(10_050 * number + 50, 17, 31_000 if number in (3, 9) else 100) if number not in range(4, 7) else []
+        )
+    report = analyse(seen(events, 130_000), us(5_000), us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([31.3, 31.3])
+    assert report.requests == 18
+
+
+def test_how_many_launches_a_request_has_is_learnt_from_all_threads_where_one_has_made_few() -> None:
+    """A pool of many: one of them sleeps in the middle of its second request."""
+    events = []
+    for tid in (ME, ME + 1, ME + 2):
+        for at in (10_000, 20_000):
+            rest = 3_000 if (tid, at) == (ME, 20_000) else 100
+            events += [launch(at, tid, tid), out(at + 10, tid), wake(at + rest - 10, tid), back(at + rest - 10, tid)]
+            events += [launch(at + rest, tid, tid), *call(at + rest + 10, at + rest + 300, SYNC, tid, tid)]
+    rows = analyse(seen(events, 90_000), us(1_000), us(2_000)).report.slow
+    assert [(row.ms, row.launches) for row in rows] == [(pytest.approx(3.3), 2)]
+
+
+def test_a_request_that_uses_two_streams_is_one() -> None:
+    events = []
+    for at in range(10_000, 100_000, 10_000):
+        events += [launch(at, stream=16), launch(at + 20, stream=17)]
+        events += [*call(at + 100, at + 300, stream=16), *call(at + 310, at + 400, stream=17)]
+    rows = analyse(seen(events, 110_000), 0, us(PAUSE_US)).report.slow
+    assert [row.ms for row in rows] == pytest.approx([0.4] * 9)
+    assert [row.launches for row in rows] == [2] * 9
 
 
 def test_a_pause_is_learnt_from_the_widest_gap() -> None:
@@ -138,13 +187,13 @@ def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_th
     assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
 
 
-def _steps(requests: int) -> int:
-    """How many lines of ours are run for so many requests of two threads."""
+def _steps(requests: int, threads: int = 2) -> int:
+    """How many lines of ours are run for so many requests of each of some threads."""
     events = [
         each._replace(tid=tid, value=each.value + tid if each.what is What.CALL else each.value)
         for number in range(requests)
-        for tid in (ME, ME + 1)
-        for each in usual(10_000.0 * (number + 1), 300 + number % 7)
+        for tid in range(ME, ME + threads)
+        for each in usual(10_000.0 * (number + 1) + tid, 300 + number % 7)
     ]
     steps = 0
 
@@ -156,7 +205,7 @@ def _steps(requests: int) -> int:
     what = seen(events, 20_000.0 * requests)
     sys.settrace(count)
     try:
-        assert analyse(what, None, us(PAUSE_US)).report.requests == 2 * requests
+        assert analyse(what, None, us(PAUSE_US)).report.requests == threads * requests
     finally:
         sys.settrace(None)
     return steps
@@ -164,3 +213,8 @@ def _steps(requests: int) -> int:
 
 def test_many_requests_take_as_much_longer_as_they_are_more() -> None:
     assert _steps(200) < 6 * _steps(50)
+
+
+def test_many_threads_take_no_more_than_each_beside_each() -> None:
+    """Not with each wait of a third beside these: a server may have some hundreds."""
+    assert _steps(2, 40) < 20 * _steps(2, 10)

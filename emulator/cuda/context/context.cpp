@@ -47,6 +47,9 @@ CUresult take_overhead(Driver& driver, std::uint32_t gpu, std::vector<DeviceMemo
 }
 
 CUresult destroy_context(Driver& driver, Context& context) {
+    const std::set<Context*> all = objects().contexts;
+    for (Context* other : all)
+        if (other->base == &context) drop_part(driver, *other);
     while (!context.streams.empty()) destroy_stream(driver, **context.streams.begin());
     free_all_memory(driver, context);
     drop_code(driver, context);
@@ -104,6 +107,14 @@ CUresult without_context(CUcontext handle) {
 }
 
 }  // namespace
+
+void drop_part(Driver& driver, Context& green) {
+    for (Stream* own : {green.legacy, green.gathering})
+        if (own) destroy_stream(driver, *own);
+    while (!green.streams.empty()) detach_stream(driver, **green.streams.begin());
+    objects().contexts.erase(&green);
+    delete &green;
+}
 
 CUresult name_primary(CUcontext* handle, CUdevice device) {
     EMULATOR_ENTER();
@@ -186,7 +197,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* parameters
 CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {
     EMULATOR_ENTER();
     Context* context = from(handle);
-    if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context || context->primary || context->base) return CUDA_ERROR_INVALID_CONTEXT;
     finish_host_calls(*context, guard);
     context = from(handle);  // another thread may have been first
     return context ? destroy_context(driver, *context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -202,7 +213,7 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
 
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext* handle) {
     EMULATOR_ENTER_CONTEXT();
-    if (handle) *handle = to(&context);
+    if (handle) *handle = to(current_place());
     context_stack().pop_back();
     return CUDA_SUCCESS;
 }
@@ -220,7 +231,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
     EMULATOR_ENTER();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    *handle = to(current_context());
+    *handle = to(current_place());
     return CUDA_SUCCESS;
 }
 
@@ -234,7 +245,7 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
 CUresult CUDAAPI cuCtxSynchronize(void) {
     EMULATOR_ENTER_CONTEXT();
     EMULATOR_TRY(allow_synchronize(context));
-    const CUresult result = wait_for_all(driver, context, guard);
+    const CUresult result = wait_for_all(driver, *current_place(), guard);
     driver.on_synchronized();
     return result;
 }

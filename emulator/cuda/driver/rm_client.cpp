@@ -22,6 +22,9 @@ namespace rm_class = rm::class_number;
 constexpr std::uint32_t kMaxBase = 0xFFF00000;
 constexpr std::uint32_t kMemory = 0x4000000;
 
+// Device memory comes in such pages, and whoever stands at the door is to know how much will come of a request.
+constexpr std::uint32_t kHugePages = 3u << 23;  // NVOS32_ATTR_PAGE_SIZE
+
 template <typename T>
 int rm_ioctl(int descriptor, std::uint32_t number, T& argument) {
     return ::runlist_emulated_ioctl(descriptor, _IOC(_IOC_READ | _IOC_WRITE, rm::kMagic, number, sizeof argument),
@@ -118,7 +121,7 @@ void RmClient::repeat_made() {
 }
 
 CUresult RmClient::take(std::uint32_t gpu, std::uint64_t bytes, DeviceMemory& memory) {
-    rm::MemoryParameters parameters{.owner = handle_, .size = bytes};
+    rm::MemoryParameters parameters{.owner = handle_, .attr = kHugePages, .size = bytes};
     std::uint32_t handle = choose_handle();
     CUresult error = CUDA_SUCCESS;
     const std::uint32_t device = base_ + gpu * rm::kGpuSpan + rm::kDeviceAt;

@@ -9,9 +9,14 @@ std::vector<Context*>& context_stack() {
     return stack;
 }
 
-Context* current_context() {
+Context* current_place() {
     const std::vector<Context*>& stack = context_stack();
     return !stack.empty() && objects().contexts.contains(stack.back()) ? stack.back() : nullptr;
+}
+
+Context* current_context() {
+    Context* place = current_place();
+    return place ? &place->whole() : nullptr;
 }
 
 CUresult context_error(const Driver& driver, const Context& context) {
@@ -21,6 +26,10 @@ CUresult context_error(const Driver& driver, const Context& context) {
 CUresult no_such_handle() {
     if (std::getenv(names::kEmulatedCrashes)) std::abort();
     return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult no_such_stream(CUstream handle) {
+    return named(objects().detached, handle) ? CUDA_ERROR_STREAM_DETACHED : no_such_handle();
 }
 
 }  // namespace emulator::cuda

@@ -1,6 +1,8 @@
 #include "cuda/execution/event.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 
 #include "cuda/execution/capture.hpp"
 #include "cuda/execution/current.hpp"
@@ -16,6 +18,56 @@ CUresult allow_look(const Event& event) {
     event.capture->valid = false;
     return CUDA_ERROR_CAPTURED_EVENT;
 }
+
+constexpr auto kLooksEvery = std::chrono::microseconds(50);
+
+CUresult call_for(Driver& driver, wire::Call call, const Event& event, wire::Reply& reply) {
+    wire::Request request{.call = call};
+    request.sharing = {.key = event.key, .event = event.slot};
+    return driver.connection.call(request, reply);
+}
+
+CUresult query_shared(Driver& driver, const Event& event) {
+    wire::Reply reply{};
+    EMULATOR_TRY(call_for(driver, wire::Call::kQueryEvent, event, reply));
+    return reply.value != 0 ? context_error(driver, *event.context) : CUDA_ERROR_NOT_READY;
+}
+
+CUresult make_event(Context& context, unsigned flags, Event*& made) {
+    std::vector<bool>& slots = objects().event_slots;
+    const auto free_slot = std::ranges::find(slots, false);
+    if (free_slot == slots.end()) return CUDA_ERROR_OUT_OF_MEMORY;
+    *free_slot = true;
+    made = new Event{&context, static_cast<std::uint32_t>(free_slot - slots.begin()), flags};
+    objects().events.insert(made);
+    return CUDA_SUCCESS;
+}
+
+// An event that is the device's, new or another process'.
+CUresult make_shared_event(Driver& driver, Context& context, unsigned flags, wire::Call call, const wire::Key& key,
+                           Event*& made) {
+    EMULATOR_TRY(make_event(context, flags, made));
+    made->key = key;
+    wire::Reply reply{};
+    const CUresult result = call_for(driver, call, *made, reply);
+    if (result != CUDA_SUCCESS) {
+        destroy_event(*made);
+        return result;
+    }
+    if (call == wire::Call::kShareEvent) made->key = reply.key;
+    made->shared = true;
+    return CUDA_SUCCESS;
+}
+
+// What another process needs to have the event.
+struct Ticket {
+    std::uint64_t magic;
+    wire::Key key;
+    std::uint32_t client;  // whose it is
+    std::uint32_t reserved;
+};
+constexpr std::uint64_t kMagic = 0x3154564553524C52;  // "RLRSEVT1"
+static_assert(sizeof(Ticket) <= sizeof(CUipcEventHandle));
 
 }  // namespace
 
@@ -33,13 +85,12 @@ using namespace emulator::cuda;
 CUresult CUDAAPI cuEventCreate(CUevent* handle, unsigned flags) {
     EMULATOR_ENTER_CONTEXT();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<bool>& slots = objects().event_slots;
-    const auto free_slot = std::ranges::find(slots, false);
-    if (free_slot == slots.end()) return CUDA_ERROR_OUT_OF_MEMORY;
-    *free_slot = true;
-    auto* event = new Event{&context, static_cast<std::uint32_t>(free_slot - slots.begin()), flags};
-    objects().events.insert(event);
-    *handle = reinterpret_cast<CUevent>(event);
+    const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+    if (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+    Event* made = nullptr;
+    EMULATOR_TRY(shared ? make_shared_event(driver, context, flags, wire::Call::kShareEvent, {}, made)
+                        : make_event(context, flags, made));
+    *handle = reinterpret_cast<CUevent>(made);
     return CUDA_SUCCESS;
 }
 
@@ -47,15 +98,36 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle) {
     EMULATOR_ENTER();
     Event* event = named(objects().events, handle);
     if (!event) return no_such_handle();
+    wire::Reply reply{};
+    if (event->shared) call_for(driver, wire::Call::kForgetEvent, *event, reply);
     destroy_event(*event);
     return CUDA_SUCCESS;
 }
 
-// No other process sees an event of the emulated GPU.
-CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event_handle) {
     EMULATOR_ENTER();
+    const Event* event = named(objects().events, event_handle);
+    if (!event) return no_such_handle();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    return named(objects().events, event) ? CUDA_ERROR_NOT_SUPPORTED : no_such_handle();
+    if (!event->shared) return CUDA_ERROR_INVALID_HANDLE;
+    const Ticket ticket{.magic = kMagic, .key = event->key, .client = driver.rm.handle(), .reserved = 0};
+    std::memset(handle, 0, sizeof *handle);
+    std::memcpy(handle, &ticket, sizeof ticket);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* handle, CUipcEventHandle given) {
+    EMULATOR_ENTER_CONTEXT();
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    Ticket ticket;
+    std::memcpy(&ticket, &given, sizeof ticket);
+    if (ticket.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
+    if (ticket.client == driver.rm.handle()) return CUDA_ERROR_INVALID_CONTEXT;  // its own
+    Event* made = nullptr;
+    constexpr unsigned kFlags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    EMULATOR_TRY(make_shared_event(driver, context, kFlags, wire::Call::kOpenEvent, ticket.key, made));
+    *handle = reinterpret_cast<CUevent>(made);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
@@ -71,24 +143,80 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
         event->captured = stream->captured;
         return CUDA_SUCCESS;
     }
+    EMULATOR_TRY(begin_work(driver, *stream));
+    return record_event(driver, *stream, *event);
+}
+
+// Of all that a context was given: a stream of the context's own waits for that, and records the event.
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext context_handle, CUevent handle) {
+    EMULATOR_ENTER();
+    Context* context = named(objects().contexts, context_handle);
+    Event* event = named(objects().events, handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return no_such_handle();
+    EMULATOR_TRY(allow_synchronize(*context));
+    if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!context->gathering) EMULATOR_TRY(make_stream(driver, *context, 0, CU_STREAM_NON_BLOCKING, context->gathering));
+    for (const Stream* stream : context->streams)
+        if (stream != context->gathering) EMULATOR_TRY(append_wait(driver, *context->gathering, stream->last()));
     wire::Request request{.operation = wire::Operation::kRecord};
     request.record = {.event = event->slot};
-    EMULATOR_TRY(submit(driver, *stream, request));
+    EMULATOR_TRY(append(driver, *context->gathering, request));
     event->capture.reset();
     event->recorded = true;
-    event->point = stream->last();
+    event->point = context->gathering->last();
     return CUDA_SUCCESS;
 }
 
-// Nodes that record events are not modelled.
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
-    return flags == CU_EVENT_RECORD_DEFAULT ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+CUresult CUDAAPI cuCtxWaitEvent(CUcontext context_handle, CUevent handle) {
+    EMULATOR_ENTER();
+    Context* context = named(objects().contexts, context_handle);
+    const Event* event = named(objects().events, handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return no_such_handle();
+    if (event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+    EMULATOR_TRY(allow_synchronize(*context));
+    if (!event->recorded) return CUDA_SUCCESS;
+    for (Stream* stream : context->streams) EMULATOR_TRY(append_wait(driver, *stream, event->point));
+    std::erase_if(context->awaited, [&](Point point) { return is_done(driver, point); });
+    context->awaited.push_back(event->point);  // by streams that are yet to be made
+    return CUDA_SUCCESS;
+}
+
+// A green context's handle is that of the part of the primary one that it stands for.
+CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx context, CUevent event) {
+    return cuCtxRecordEvent(reinterpret_cast<CUcontext>(context), event);
+}
+
+CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx context, CUevent event) {
+    return cuCtxWaitEvent(reinterpret_cast<CUcontext>(context), event);
+}
+
+// With a flag it is a node of the graph that records it.
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned flags) {
+    if (flags == CU_EVENT_RECORD_DEFAULT) return cuEventRecord(handle, stream_handle);
+    EMULATOR_ENTER();
+    Stream* stream = find_stream(driver, stream_handle);
+    if (!stream) return no_such_stream(stream_handle);
+    if (!named(objects().events, handle)) return no_such_handle();
+    if (flags != CU_EVENT_RECORD_EXTERNAL || !stream->capture) return CUDA_ERROR_INVALID_VALUE;
+    return capture_task(*stream, {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = handle});
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = named(objects().events, handle);
     if (!event) return no_such_handle();
+    while (event->shared) {
+        const CUresult result = query_shared(driver, *event);
+        if (result != CUDA_ERROR_NOT_READY) return result;
+        guard.unlock();
+        std::this_thread::sleep_for(kLooksEvery);
+        guard.lock();
+        event = named(objects().events, handle);
+        if (!event) return no_such_handle();
+    }
     if (const CUresult result = allow_look(*event); result != CUDA_SUCCESS || !event->recorded) return result;
     return synchronize(driver, *event->context, event->point, guard);
 }
@@ -98,6 +226,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
     const Event* event = named(objects().events, handle);
     if (!event) return no_such_handle();
     EMULATOR_TRY(allow_look(*event));
+    if (event->shared) return query_shared(driver, *event);
     return query(driver, *event->context, event->point);
 }
 

@@ -27,7 +27,15 @@ struct Context {
     std::map<std::thread::id, Stream*> per_thread = {};  // CU_STREAM_PER_THREAD
     std::set<Stream*> streams = {};                      // all of them
     std::map<CUlimit, std::size_t> limits = {};          // those that were set
+    Context* base = nullptr;                             // of a green one: the primary one that it is a part of, with
+    unsigned processors = 0;
+    std::vector<Point> awaited = {};  // what all of it waits for
+    Stream* gathering = nullptr;      // of its own, in which events of all of it are recorded
     std::uint64_t id = new_id();
+
+    // Whose memory and code it has.
+    Context& whole() { return base ? *base : *this; }
+    const Context& whole() const { return base ? *base : *this; }
 };
 
 // One capture: the stream that it began in, and those that joined it by waiting for its events. What they are given to
@@ -55,8 +63,9 @@ struct Stream {
     unsigned flags;
     std::uint64_t submitted = 0;  // number of the last operation
     std::uint64_t id = new_id();
-    std::shared_ptr<Capture> capture = nullptr;  // while it captures, and
-    std::vector<std::size_t> captured = {};      // what the next task comes behind
+    std::shared_ptr<Capture> capture = nullptr;                   // while it captures, and
+    std::vector<std::size_t> captured = {};                       // what the next task comes behind
+    std::map<CUstreamAttrID, CUstreamAttrValue> attributes = {};  // those that were set
 
     bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
     Point last() const { return {slot, submitted}; }
@@ -67,6 +76,8 @@ struct Event {
     std::uint32_t slot;
     unsigned flags;
     bool recorded = false;
+    bool shared = false;                         // other processes may see it, by
+    wire::Key key = {};                          // this: the device knows where it was last recorded
     Point point = {};                            // where it was last recorded
     std::shared_ptr<Capture> capture = nullptr;  // when that stream was capturing, and
     std::vector<std::size_t> captured = {};      // what it stands for
@@ -76,6 +87,7 @@ struct Event {
 struct Objects {
     std::set<Context*> contexts;
     std::set<Stream*> streams;
+    std::set<Stream*> detached;  // of green contexts that were destroyed
     std::set<Event*> events;
     std::set<Capture*> captures;  // those that go on
     std::vector<bool> stream_slots = std::vector<bool>(wire::kStreamSlots);

@@ -61,6 +61,7 @@ class HostCalls {
         const Context* context;
         Point point;
         CUDA_HOST_NODE_PARAMS host;
+        StatusFunction callback;
     };
 
     void add(Driver& driver, const Call& call) {
@@ -86,12 +87,16 @@ class HostCalls {
             current_ = nullptr;
             changed_.notify_all();
             changed_.wait(guard, [this] { return !calls_.empty(); });
-            const auto [context, point, host] = calls_.front();
+            const auto [context, point, host, callback] = calls_.front();
             calls_.pop_front();
             current_ = context;
             guard.unlock();
-            // Not called once the context has failed, as in CUDA.
-            if (wait(driver, *context, {point.stream, point.sequence - 1}) == CUDA_SUCCESS) host.fn(host.userData);
+            const CUresult status = wait(driver, *context, {point.stream, point.sequence - 1});
+            if (callback != nullptr) {
+                callback(host.userData, status);
+            } else if (status == CUDA_SUCCESS) {  // not called once the context has failed, as in CUDA
+                host.fn(host.userData);
+            }
             driver.connection.post({.call = wire::Call::kHostDone,
                                     .context = context->slot,
                                     .stream = point.stream,
@@ -119,9 +124,20 @@ CUresult append(Driver& driver, Stream& stream, wire::Request request) {
     return driver.connection.post(request);
 }
 
-CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host) {
+CUresult append_shared(Driver& driver, Stream& stream, wire::Call call, const Event& event) {
+    wire::Request request{.call = call,
+                          .context = stream.context->slot,
+                          .stream = stream.slot,
+                          .sequence = ++stream.submitted,
+                          .arrival = clock_now()};
+    request.sharing = {.key = {}, .event = event.slot};
+    return driver.connection.call(request);
+}
+
+CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host, StatusFunction callback) {
     const CUresult result = append(driver, stream, {.operation = wire::Operation::kHost});
-    if (result == CUDA_SUCCESS) kept<HostCalls>().add(driver, {stream.context, stream.last(), host});
+    if (result == CUDA_SUCCESS)
+        kept<HostCalls>().add(driver, {&stream.context->whole(), stream.last(), host, callback});
     return result;
 }
 
@@ -138,6 +154,22 @@ CUresult append_wait(Driver& driver, Stream& stream, Point point) {
     return append(driver, stream, request);
 }
 
+CUresult record_event(Driver& driver, Stream& stream, Event& event) {
+    if (event.shared) return append_shared(driver, stream, wire::Call::kRecordEvent, event);
+    wire::Request request{.operation = wire::Operation::kRecord};
+    request.record = {.event = event.slot};
+    EMULATOR_TRY(append(driver, stream, request));
+    event.capture.reset();
+    event.recorded = true;
+    event.point = stream.last();
+    return CUDA_SUCCESS;
+}
+
+CUresult await_event(Driver& driver, Stream& stream, const Event& event) {
+    if (event.shared) return append_shared(driver, stream, wire::Call::kAwaitEvent, event);
+    return event.recorded ? append_wait(driver, stream, event.point) : CUDA_SUCCESS;
+}
+
 bool is_done(const Driver& driver, Point point) {
     const wire::StreamState& state = driver.connection.page().streams[point.stream];
     return state.completed.load(std::memory_order_acquire) >= point.sequence;
@@ -152,7 +184,8 @@ CUresult wait_for(Driver& driver, const Context& context, Point point, std::uniq
 
 CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard) {
     std::vector<Point> last;
-    for (const Stream* stream : context.streams) last.push_back(stream->last());
+    for (const Stream* stream : objects().streams)  // also those of its green contexts
+        if (stream->context == &context || &stream->context->whole() == &context) last.push_back(stream->last());
     for (const Point point : last) EMULATOR_TRY(wait_for(driver, context, point, guard));
     return context_error(driver, context);
 }

@@ -9,6 +9,8 @@ namespace emulator::cuda {
 
 CUresult make_stream(Driver& driver, Context& context, int priority, unsigned flags, Stream*& made);
 CUresult destroy_stream(Driver& driver, Stream& stream);
+// The same, but that its handle goes on to name one that nothing can be done with.
+CUresult detach_stream(Driver& driver, Stream& stream);
 // The stream that a handle names in the current context; nullptr when it names none.
 Stream* find_stream(Driver& driver, CUstream handle);
 

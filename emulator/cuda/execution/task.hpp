@@ -11,6 +11,9 @@
 
 namespace emulator::cuda {
 
+// What a stream calls also when its context has failed, and tells so.
+using StatusFunction = void (*)(void* data, CUresult status);
+
 // A place in a stream: behind its operation of this number.
 struct Point {
     std::uint32_t stream = 0;  // slot
@@ -36,6 +39,8 @@ struct Task {
     CUfunction function = nullptr;             // of kernels
     unsigned shared_bytes = 0;                 // of kernels
     CUDA_HOST_NODE_PARAMS host = {};           // of host functions
+    StatusFunction callback = nullptr;         // of callbacks, in the place of `host.fn`
+    CUevent event = nullptr;                   // of what records one, or waits for it
     std::shared_ptr<GraphMemory> memory = {};  // of what allocates and frees memory
 };
 

@@ -28,7 +28,7 @@ using namespace emulator::cuda;
 CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     EMULATOR_ENTER();
     Stream* stream = find_stream(driver, handle);
-    if (!stream) return no_such_handle();
+    if (!stream) return no_such_stream(handle);
     if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
     if (stream == stream->context->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -44,7 +44,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     if (!graph) return CUDA_ERROR_INVALID_VALUE;
     *graph = nullptr;
     const Stream* stream = find_stream(driver, handle);
-    if (!stream) return no_such_handle();
+    if (!stream) return no_such_stream(handle);
     const std::shared_ptr<Capture> capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
@@ -69,7 +69,7 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatu
                                            std::size_t* count) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
-    if (!stream) return no_such_handle();
+    if (!stream) return no_such_stream(handle);
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     const Context& context = *stream->context;
     const auto captures_blocking = [](const Stream* other) { return other->capture && other->blocking(); };

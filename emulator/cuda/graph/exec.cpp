@@ -17,11 +17,12 @@
 namespace emulator::cuda {
 namespace {
 
-// One operation of a stream: a request, or a host function.
+// One operation of a stream: a request, a host function, or something with an event.
 struct Step {
     const Node* node;
     wire::Request request = {};
     CUDA_HOST_NODE_PARAMS host = {};
+    CUevent event = nullptr;
 };
 
 // A copy that the host does in its turn, for memory that the device cannot reach.
@@ -114,6 +115,7 @@ CUresult add_steps(Driver& driver, Exec& exec, const Graph& graph) {
     for (const Node* node : order) {
         const Task& task = node->task;
         if (node->child) EMULATOR_TRY(add_steps(driver, exec, *node->child));
+        if (task.event) exec.steps.push_back({.node = node, .event = task.event});
         if (task.host.fn) exec.steps.push_back({.node = node, .host = task.host});
         if (task.memory)
             (task.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? exec.allocated : exec.freed).push_back(task.memory);
@@ -147,6 +149,13 @@ void settle(const Exec& exec) {
         for (const auto& memory : *all) memory->last_use = exec.last;
 }
 
+CUresult append_event(Driver& driver, Stream& stream, const Step& step) {
+    Event* event = named(objects().events, step.event);
+    if (!event) return no_such_handle();
+    return step.node->task.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? record_event(driver, stream, *event)
+                                                                   : await_event(driver, stream, *event);
+}
+
 CUresult launch(Driver& driver, Exec& exec, CUstream handle, Stream*& stream, std::unique_lock<std::mutex>& guard) {
     EMULATOR_TRY(begin_work(driver, *stream));
     if (exec.context && exec.last.stream != stream->slot) EMULATOR_TRY(append_wait(driver, *stream, exec.last));
@@ -157,8 +166,9 @@ CUresult launch(Driver& driver, Exec& exec, CUstream handle, Stream*& stream, st
     for (std::size_t i = 0; i < exec.steps.size(); ++i) {
         if (i > 0 && i % wire::kStreamDepth == 0) EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
         const Step& step = exec.steps[i];
-        const CUresult result =
-            step.host.fn ? append_host(driver, *stream, step.host) : append(driver, *stream, step.request);
+        const CUresult result = step.event     ? append_event(driver, *stream, step)
+                                : step.host.fn ? append_host(driver, *stream, step.host)
+                                               : append(driver, *stream, step.request);
         if (result != CUDA_SUCCESS) return result;
         exec.last = stream->last();
     }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cuda/driver/driver.hpp"
+#include "cuda/execution/current.hpp"
 #include "cuda/graph/graph.hpp"
 #include "cuda/kernel/launch.hpp"
 #include "cuda/kernel/module.hpp"
@@ -112,6 +113,20 @@ CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgra
 CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count) {
     EMULATOR_ENTER();
     return add(out, graph, needs, count, {.task = {.type = CU_GRAPH_NODE_TYPE_EMPTY}});
+}
+
+CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,
+                                           CUevent event) {
+    EMULATOR_ENTER();
+    if (!named(objects().events, event)) return no_such_handle();
+    return add(out, graph, needs, count, {.task = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event}});
+}
+
+CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,
+                                         CUevent event) {
+    EMULATOR_ENTER();
+    if (!named(objects().events, event)) return no_such_handle();
+    return add(out, graph, needs, count, {.task = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event}});
 }
 
 CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,

@@ -10,11 +10,11 @@
 #include "cuda/execution/stream.hpp"
 #include "cuda/kernel/module.hpp"
 #include "model/timing.hpp"
+#include "shared/kernels.hpp"
 
 namespace emulator::cuda {
 namespace {
 
-constexpr unsigned kMaxShared = 232448;              // bytes a block
 constexpr std::size_t kSharedPerProcessor = 233472;  // bytes
 constexpr std::size_t kSharedReserved = 1024;        // bytes a block
 
@@ -98,6 +98,7 @@ CUresult make_launch(CUfunction handle, const Shape& shape, void** values, void*
     const Function* function = find_function(handle);
     if (!function) return no_such_handle();
     EMULATOR_TRY(check(shape));
+    if (shape.shared_bytes > function->shared_bytes) return CUDA_ERROR_INVALID_VALUE;
     wire::Request request{.operation = wire::Operation::kKernel};
     request.launch = {.kernel = function->kernel};
     std::ranges::copy(shape.grid, request.launch.grid);
@@ -157,6 +158,31 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
     return launch(function, shape, cooperative, config->hStream, parameters, extra);
 }
 
+// Waiting is a kernel that ends when a word is as large, as programs have one.
+CUresult CUDAAPI cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    EMULATOR_ENTER_CONTEXT();
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+    Stream* stream = nullptr;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
+    wire::Request request{.operation = wire::Operation::kKernel};
+    request.launch = {.kernel = static_cast<std::uint32_t>(Kernel::kWaitFlagU32),
+                      .grid = {1, 1, 1},
+                      .block = {1, 1, 1},
+                      .parameter_bytes = sizeof address + sizeof value};
+    std::memcpy(request.launch.parameters, &address, sizeof address);
+    std::memcpy(request.launch.parameters + sizeof address, &value, sizeof value);
+    return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = {request}});
+}
+
+CUresult CUDAAPI cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned) {
+    EMULATOR_ENTER_CONTEXT();
+    Stream* stream = nullptr;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
+    wire::Request request{.operation = wire::Operation::kFill};
+    request.fill = {.destination = address, .count = 1, .value = value, .width = 4};
+    return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = {request}});
+}
+
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
     EMULATOR_ENTER_CONTEXT();
     if (!function) return CUDA_ERROR_INVALID_VALUE;
@@ -177,12 +203,13 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
         CUstreamCallback function;
         void* argument;
     };
-    const CUhostFn call = [](void* data) {
+    const StatusFunction call = [](void* data, CUresult status) {
         const std::unique_ptr<Callback> one(static_cast<Callback*>(data));
-        one->function(one->stream, CUDA_SUCCESS, one->argument);
+        one->function(one->stream, status, one->argument);
     };
     auto one = std::make_unique<Callback>(handle, function, argument);
-    EMULATOR_TRY(submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {call, one.get()}}));
+    EMULATOR_TRY(
+        submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {nullptr, one.get()}, .callback = call}));
     static_cast<void>(one.release());
     return CUDA_SUCCESS;
 }

@@ -26,7 +26,7 @@ struct Module {
 
 struct Loaded {
     std::set<Module*> modules;
-    std::set<const Function*> functions;
+    std::set<Function*> functions;
     std::map<const Context*, Heap> code;
 };
 
@@ -144,6 +144,22 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     *name = kKernels[function->kernel].name.data();
     return CUDA_SUCCESS;
+}
+
+// The only attribute that changes what a launch may do here; the others are taken and change nothing.
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
+    EMULATOR_ENTER();
+    Function* function = named(loaded().functions, handle);
+    if (!function) return no_such_handle();
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
+    if (value < 0 || static_cast<unsigned>(value) > kMaxShared) return CUDA_ERROR_INVALID_VALUE;
+    function->shared_bytes = static_cast<unsigned>(value);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache) {
+    EMULATOR_ENTER();
+    return find_function(handle) ? CUDA_SUCCESS : no_such_handle();
 }
 
 CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* size) {

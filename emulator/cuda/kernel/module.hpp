@@ -8,11 +8,15 @@
 
 namespace emulator::cuda {
 
+inline constexpr unsigned kUsualShared = 49152;  // bytes of a block, unless a function is set to have more, up to
+inline constexpr unsigned kMaxShared = 232448;
+
 struct Function {
     std::uint32_t kernel;  // index into the table of emulated kernels
     std::vector<std::uint32_t> parameter_sizes;
     std::vector<std::uint32_t> parameter_offsets;
     std::uint32_t parameter_bytes;
+    unsigned shared_bytes = kUsualShared;  // of a block, which a launch may ask for at most
 };
 
 // nullptr when the handle names none.

@@ -12,7 +12,7 @@ namespace {
 CUresult allocate_in_order(Driver& driver, Context& context, CUdeviceptr* address, std::size_t bytes, Pool& pool,
                            CUstream handle) {
     Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_stream(handle);
     if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
         Task task{.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
@@ -53,7 +53,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     EMULATOR_ENTER_CONTEXT();
     Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_stream(handle);
     if (address == 0) return CUDA_SUCCESS;
     if (stream->capture) {
         Task task{.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .memory = find_graph_memory(address)};

@@ -60,7 +60,7 @@ CUresult do_all(const std::vector<wire::Request>& work, CUgraphNodeType type, CU
     {
         EMULATOR_ENTER_CONTEXT();
         Stream* stream = find_stream(driver, handle);
-        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (!stream) return no_such_stream(handle);
         if (stream->capture) return capture_task(*stream, {.type = type, .work = work});
     }
     for (const wire::Request& request : work) {

@@ -31,8 +31,14 @@ bool is_device_range(std::uint64_t address, std::uint64_t bytes) {
 
 }  // namespace
 
-Process::Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm)
-    : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm), memory_(address_limit(gpus)), streams_(gpus, memory_) {}
+Process::Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm, SharedEvents& events)
+    : pid_(pid),
+      uid_(uid),
+      gpus_(gpus),
+      rm_(rm),
+      shared_(events),
+      memory_(address_limit(gpus)),
+      streams_(gpus, memory_) {}
 
 Process::~Process() { end(gpus_.empty() ? 0 : gpus_.front().runlist.now()); }
 
@@ -67,6 +73,15 @@ std::optional<Process::Answer> Process::handle(const wire::Request& request, Tim
             return export_memory(request);
         case wire::Call::kImport:
             return import_memory(request);
+        case wire::Call::kShareEvent:
+            return share_event(request);
+        case wire::Call::kOpenEvent:
+            return open_event(request);
+        case wire::Call::kForgetEvent:
+        case wire::Call::kRecordEvent:
+        case wire::Call::kAwaitEvent:
+        case wire::Call::kQueryEvent:
+            return use_event(request, now);
         case wire::Call::kMemoryInfo:
             return memory_info(request);
         case wire::Call::kListProcesses:
@@ -166,6 +181,39 @@ Process::Answer Process::import_memory(const wire::Request& request) {
     const RmObject* made = rm_.import_memory(client_, request.import.handle, request.import.key);
     if (!made) return refused(CUDA_ERROR_INVALID_VALUE);
     return {.reply = {.gpu = made->gpu, .bytes = made->block->bytes()}};
+}
+
+Process::Answer Process::share_event(const wire::Request& request) {
+    Answer answer{};
+    auto made = shared_.make(answer.reply.key);
+    if (!made || request.sharing.event >= wire::kEventSlots) return refused(CUDA_ERROR_OPERATING_SYSTEM);
+    events_[request.sharing.event] = std::move(made);
+    return answer;
+}
+
+Process::Answer Process::open_event(const wire::Request& request) {
+    auto found = shared_.find(request.sharing.key);
+    if (!found || request.sharing.event >= wire::kEventSlots) return refused(CUDA_ERROR_INVALID_VALUE);
+    events_[request.sharing.event] = std::move(found);
+    return {};
+}
+
+Process::Answer Process::use_event(const wire::Request& request, Time now) {
+    const auto found = events_.find(request.sharing.event);
+    if (found == events_.end()) return refused(CUDA_ERROR_INVALID_HANDLE);
+    const std::shared_ptr<SharedEvent> event = found->second;
+    if (request.call == wire::Call::kForgetEvent) {
+        events_.erase(found);
+    } else if (request.call == wire::Call::kQueryEvent) {
+        return {.reply = {.value = event->has_happened(event->last()) ? 1U : 0U}};
+    } else {
+        wire::Request queued = request;
+        queued.call = wire::Call::kSubmit;
+        queued.operation =
+            request.call == wire::Call::kRecordEvent ? wire::Operation::kRecord : wire::Operation::kAwait;
+        streams_.submit(queued, now, event);
+    }
+    return {};
 }
 
 Process::Answer Process::memory_info(const wire::Request& request) const {

@@ -15,7 +15,7 @@ namespace emulator {
 
 class Process {
   public:
-    Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm);
+    Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm, SharedEvents& events);
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     ~Process();
@@ -52,6 +52,9 @@ class Process {
     Answer map(const wire::Request& request);
     Answer export_memory(const wire::Request& request);
     Answer import_memory(const wire::Request& request);
+    Answer share_event(const wire::Request& request);
+    Answer open_event(const wire::Request& request);
+    Answer use_event(const wire::Request& request, Time now);
     Answer memory_info(const wire::Request& request) const;
     Answer allocate_host(const wire::Request& request);
     Answer free_host(const wire::Request& request);
@@ -64,6 +67,8 @@ class Process {
     uid_t uid_;
     std::vector<Gpu>& gpus_;
     RmTree& rm_;
+    SharedEvents& shared_;
+    std::map<std::uint32_t, std::shared_ptr<SharedEvent>> events_;  // of this process, by slot
     std::uint32_t client_ = 0;
     bool broken_ = false;
     bool mps_ = false;

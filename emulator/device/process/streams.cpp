@@ -52,15 +52,22 @@ void Streams::end(Time now) {
 
 void Streams::drop(std::uint32_t slot, Time now) {
     const auto it = streams_.find(slot);
+    const std::deque<Pending> left = std::move(it->second.operations);
+    it->second.operations.clear();
     Gpu& gpu = gpus_[it->second.gpu];
     for (CopyEngine& engine : gpu.engines) engine.cancel(it->second.key());
     gpu.runlist.remove_queue(now, it->second.queue);
     queues_.erase({it->second.gpu, it->second.queue});
     streams_.erase(it);
     notify_dependents(slot, now);
+    for (const Pending& one : left) {
+        if (!one.event) continue;
+        one.event->forget(*this, slot);
+        if (one.request.operation == wire::Operation::kRecord) one.event->done(one.record, now);
+    }
 }
 
-void Streams::submit(const wire::Request& request, Time now) {
+void Streams::submit(const wire::Request& request, Time now, const std::shared_ptr<SharedEvent>& event) {
     const auto it = streams_.find(request.stream);
     if (it == streams_.end()) return;
     Stream& stream = it->second;
@@ -70,7 +77,11 @@ void Streams::submit(const wire::Request& request, Time now) {
         broken_ = true;
         return;
     }
-    Pending pending{request, std::nullopt, {}};
+    Pending pending{request, std::nullopt, {}, event};
+    if (event) {
+        const bool records = request.operation == wire::Operation::kRecord;
+        pending.record = records ? event->queue(*this, request.stream, request.sequence) : event->last();
+    }
     if (request.operation == wire::Operation::kKernel) {
         pending.run = KernelRun::make(request.launch);
         if (pending.run) {
@@ -116,7 +127,9 @@ bool Streams::start(std::uint32_t slot, Time at) {
     Stream& stream = streams_.at(slot);
     Pending& head = stream.operations.front();
     if (head.request.operation == wire::Operation::kHost) return false;
-    if (!sound(stream.context) && head.request.operation != wire::Operation::kDepend) return true;
+    const bool waits =
+        head.request.operation == wire::Operation::kDepend || head.request.operation == wire::Operation::kAwait;
+    if (!sound(stream.context) && !waits && !head.event) return true;
     switch (head.request.operation) {
         case wire::Operation::kKernel:
             stream.holding_since = 0;
@@ -134,7 +147,16 @@ bool Streams::start(std::uint32_t slot, Time at) {
             dependents_[depend.stream].push_back(slot);
             return false;
         }
+        case wire::Operation::kAwait:
+            if (!head.event || head.event->has_happened(head.record)) return true;
+            head.event->await(*this, slot);
+            return false;
         case wire::Operation::kRecord:
+            if (head.event) {
+                const std::shared_ptr<SharedEvent> event = head.event;
+                event->done(head.record, at);
+                return true;
+            }
             if (head.request.record.event < wire::kEventSlots) page_->event_time[head.request.record.event] = at;
             return true;
         case wire::Operation::kHost:
@@ -232,6 +254,21 @@ void Streams::notify_dependents(std::uint32_t slot, Time at) {
     }
 }
 
+void Streams::look_again(std::uint32_t slot, Time at) {
+    const auto stream = streams_.find(slot);
+    if (stream == streams_.end() || stream->second.operations.empty()) return;
+    const Pending& head = stream->second.operations.front();
+    if (head.request.operation != wire::Operation::kAwait || !stream->second.started) return;
+    if (head.event->has_happened(head.record))
+        finish_head(slot, at);
+    else
+        head.event->await(*this, slot);
+}
+
+Time Streams::end_of(std::uint32_t slot, std::uint64_t sequence, Time now, int depth) const {
+    return deadline(slot, sequence, now, depth + 1);
+}
+
 void Streams::wake(std::uint32_t slot) {
     std::atomic<std::uint32_t>& word = page_->streams[slot].wake;
     word.fetch_add(1, std::memory_order_release);
@@ -263,6 +300,9 @@ Time Streams::deadline(std::uint32_t slot, std::uint64_t sequence, Time now, int
             break;
         case wire::Operation::kDepend:
             bound = deadline(head.request.depend.stream, head.request.depend.sequence, now, depth + 1);
+            break;
+        case wire::Operation::kAwait:
+            bound = head.event ? head.event->end_of(head.record, now, depth + 1) : now;
             break;
         case wire::Operation::kHost:
             return kNever;

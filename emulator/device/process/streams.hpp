@@ -10,10 +10,11 @@
 #include "device/gpu.hpp"
 #include "device/memory/address_space.hpp"
 #include "device/process/kernel_code.hpp"
+#include "device/process/shared_events.hpp"
 
 namespace emulator {
 
-class Streams {
+class Streams : private EventUser {
   public:
     Streams(std::vector<Gpu>& gpus, const AddressSpace& memory) : gpus_(gpus), memory_(memory) {}
     Streams(const Streams&) = delete;
@@ -32,7 +33,8 @@ class Streams {
     // Drops everything: the owner is gone.
     void end(Time now);
 
-    void submit(const wire::Request& request, Time now);
+    // With the shared event that it records or waits for, if it does.
+    void submit(const wire::Request& request, Time now, const std::shared_ptr<SharedEvent>& event = nullptr);
     void watch(const wire::Request& request);
     void host_done(const wire::Request& request, Time now);
 
@@ -56,6 +58,8 @@ class Streams {
         wire::Request request;
         std::optional<KernelRun> run;
         Work work;  // of `run`
+        std::shared_ptr<SharedEvent> event = nullptr;
+        std::uint64_t record = 0;  // its number
     };
     struct Stream {
         std::uint32_t context;
@@ -76,6 +80,8 @@ class Streams {
     void start_copy(std::uint32_t slot, Time at);
     void finish_head(std::uint32_t slot, Time at);
     void notify_dependents(std::uint32_t slot, Time at);
+    void look_again(std::uint32_t slot, Time at) override;
+    Time end_of(std::uint32_t slot, std::uint64_t sequence, Time now, int depth) const override;
     void wake(std::uint32_t slot);
     void move_data(const wire::Request& request);
     void fail(std::uint32_t context, std::uint32_t result);

@@ -16,7 +16,8 @@ from runlist.errors import RunlistError
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
-from runlist.wire import REGION_REFUSED
+from runlist.text import printable
+from runlist.wire import REGION_REFUSED, Note
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PARTING_S = 1.0  # how long to wait for the daemon at the end
@@ -96,9 +97,14 @@ def _say_that_it_waits() -> None:
 
 
 def _lend(client: Client) -> None:
-    """Answer the daemon's requests to borrow from our descendants, until it is gone or the command has ended."""
+    """Answer the daemon's requests to borrow from our descendants, and say what it has to say of them, until it is gone
+    or the command has ended.
+    """
     with contextlib.suppress(OSError):
         for request in client.serve_launch():
+            if isinstance(request, Note):
+                say(printable(request.text))
+                continue
             try:
                 pidfd = os.pidfd_open(request.pid)
                 try:

@@ -144,6 +144,8 @@ def _explain(recorder: Recorder, out: Path | None, recorded: Recorded, json: boo
     report = recorder.analysis.report
     if recorder.ended_by:
         say(recorder.ended_by)
+    if recorder.elsewhere:
+        say(recorder.elsewhere)
     say(recorder.cost())
     if json:
         print_json({**dataclasses.asdict(report), "trace": None if out is None else dataclasses.asdict(recorded)})

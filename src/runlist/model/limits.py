@@ -11,14 +11,16 @@ MAX_TIMESLICE_US = 60_000_000
 
 DEFAULT_WEIGHT = 100
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+"""As cgroup v2's cpu.weight."""
 
 ROUNDING = 1e-9
 """By so much a sum of parts may seem to be more than it is."""
-"""As cgroup v2's cpu.weight."""
 
 DEFAULT_PERIOD_US = 100_000
 MIN_PERIOD_US, MAX_PERIOD_US = 10_000, 1_000_000
-"""As cgroup v2's cpu.max, with a longer shortest period: suspending and resuming takes about 1 ms."""
+"""Of a cap: as cgroup v2's cpu.max, with a longer shortest period, since suspending and resuming takes about 1 ms."""
+MAX_DEADLINE_PERIOD_US = 10_000_000
+"""The shortest is that of a cap."""
 
 
 def check_weight(weight: int) -> int:
@@ -71,8 +73,9 @@ class Deadline:
     period_us: int
 
     def __post_init__(self) -> None:
-        if not 1_000 <= self.period_us <= 10_000_000:
-            raise ValueError(f"a deadline's period is 1 ms to 10 s, not {duration(self.period_us)}")
+        if not MIN_PERIOD_US <= self.period_us <= MAX_DEADLINE_PERIOD_US:
+            allowed = f"{duration(MIN_PERIOD_US)} to {duration(MAX_DEADLINE_PERIOD_US)}"
+            raise ValueError(f"a deadline's period is {allowed}, not {duration(self.period_us)}")
         if not 0 < self.budget_us <= self.period_us:
             raise ValueError(
                 f"a deadline's budget is more than 0 and at most its period ({duration(self.period_us)}), "

@@ -52,6 +52,8 @@ class Task:
     is the priority of the segment that it is in, None outside. `activity` is what it tells of its work, None where it
     tells nothing: then it cannot be watched, either. `owned_by` is the user who has its number, and the container that
     root made for it: who runs there as a user is a stranger to those in others, since images of many have the same one.
+    `given_weight` is what rules give it of its weight; beyond that all that its owner's tasks of its class share as may
+    weigh `most_weight` together (None: any).
     """
 
     key: TaskKey
@@ -73,6 +75,8 @@ class Task:
     usage: Usage = NO_USAGE
     activity: Activity | None = None
     owned_by: Owner | None = None
+    given_weight: int = 0
+    most_weight: int | None = None
 
     @property
     def owner(self) -> Owner:

@@ -4,6 +4,12 @@ itself hangs for as long as it likes.
 
 Questions are asked one after the other in a thread, which is left alone with one that is not answered in time. Nothing
 more is asked of such a process, and an owner of such processes is waited for ever more rarely.
+
+This is not one with `proc.patience` and `tree.workers`, since they give up for other reasons: here a thread that the
+kernel holds (in a batch whose other answers come at once), there one that had a processor and no answer for 0.1 s,
+though nothing may be wrong with it, and in `workers` a look of 15 s for which nobody's loop stands still. One
+mechanism would take all three clocks and three ways to count against an owner as arguments, and would be no shorter
+than the three.
 """
 
 from __future__ import annotations

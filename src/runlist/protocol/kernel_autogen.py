@@ -153,7 +153,7 @@ class Counter(IntEnum):
     DROPPED = 2
     """Events for which the ring had no room."""
     HELD_BACK = 3
-    """Requests of processes that made too many in a second."""
+    """Requests of processes that made too many in a second, or whose owner did."""
     UNREAD = 4
     """Requests whose argument could not be read."""
     FULL = 5
@@ -180,7 +180,8 @@ STRUCTS: dict[str, str] = {
     "OBJECT_KEY": "pid:I client:I object:I",
     "OBJECT": "parent:I kind:I groups:I gpu:I owner:Q made_ns:Q parent_ns:Q",
     "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s owner:Q",
-    "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s owner:Q",
+    "PROCESS": "cgroup:Q first_ns:Q uid:I groups:I requests:Q held_back:I 4x name:16s owner:Q",
+    "BUDGET": "second_ns:Q groups:I own:I others:I 4x",
     "MEMBER_KEY": "cgroup:Q pid:I 4x",
     "CONTROL_KEY": "pid:I command:I",
     "FILE_KEY": "pid:I fd:i",

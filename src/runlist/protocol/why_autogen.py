@@ -57,7 +57,7 @@ class What(IntEnum):
     IN = 2
     """A thread got a core, which `other` had."""
     WAKE = 3
-    """A thread may go on; `other` has the core that it is to run on."""
+    """A thread may go on; `other` has the core that it is to run on, and `value` woke it, 0 where a timer did."""
     RUNS = 4
     """`other` had a core for which threads wait from `time_ns` on, for `value` ns; `tid` is 0."""
     INTERRUPT = 5

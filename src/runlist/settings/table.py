@@ -13,7 +13,7 @@ import msgspec
 
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
-from runlist.model.limits import MAX_PERIOD_US
+from runlist.model.limits import MAX_DEADLINE_PERIOD_US, MAX_PERIOD_US
 from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
@@ -84,7 +84,7 @@ SETTINGS = {row.key: row for row in _ROWS}
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
 """A task without settings."""
 
-ANY_TASK = replace(NO_SETTINGS, cap=Cap(MAX_PERIOD_US, MAX_PERIOD_US), deadline=Deadline(1, 10_000_000))
+ANY_TASK = replace(NO_SETTINGS, cap=Cap(MAX_PERIOD_US, MAX_PERIOD_US), deadline=Deadline(1, MAX_DEADLINE_PERIOD_US))
 """A task that leaves as much open as can be: a request that is refused on it is refused on every one."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from runlist import operations_log
+from runlist import files, operations_log
 from runlist.errors import NoTargetError, UsageError
 from runlist.planes.interface import GpuInfo, Plane
 from runlist.planes.usage import Residency
@@ -38,6 +38,9 @@ class Recorded:
 
 class _Named(io.FileIO):
     """A file whose errors say which file it is."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), "wb", opener=lambda *_: files.descriptor(path))
 
     def write(self, data: Any) -> int:
         try:
@@ -82,7 +85,7 @@ def record(
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:
-            file = stack.enter_context(io.BufferedWriter(_Named(out, "wb")))
+            file = stack.enter_context(io.BufferedWriter(_Named(out)))
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror}: name a file that can be written") from None
         trace = TraceWriter(file, process_name)

@@ -14,7 +14,12 @@ from runlist.why.seen import Mode, Seen, Who
 Key = TypeVar("Key")
 
 _SLEEPS = {
-    Mode.LOCK: ("waited for another of its threads (futex)", ""),
+    Mode.LOCK: ("waited for a lock of another thread, or process (futex),", ""),
+    Mode.ANSWER: ("waited for what comes by a socket or a pipe", ""),
+    Mode.READER: ("waited", " for whoever reads its socket or pipe to take more"),
+    Mode.CHILD: ("waited for a child process", ""),
+    Mode.POLL: ("waited in poll, select or epoll", ", for a socket, a pipe or a timer"),
+    Mode.TIMER: ("slept of its own accord", ""),
     Mode.DRIVER: ("slept in the GPU's driver", ""),
     Mode.STOPPED: ("was stopped", ", by a signal, a debugger or its cgroup's freezer"),
     Mode.RECLAIM: (
@@ -150,7 +155,10 @@ def _kept(one: Parts) -> str:
 
 
 def _slept(one: Parts, how_long: str) -> str:
-    what, why = _SLEEPS[max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))]
+    mode = max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))
+    what, why = _SLEEPS[mode]
+    if mode is Mode.LOCK and (waker := _most(one.wakers)) is not None and waker.tid:
+        what = f"waited for another of its threads, {waker} (futex),"
     return f"it {what} {how_long}{why}"
 
 

@@ -15,7 +15,7 @@ from statistics import median
 
 from runlist.why.functions import OUT_OF_MEMORY, Kind
 from runlist.why.requests import Call, Request
-from runlist.why.seen import Mode, Pause, Seen, Turn, Who
+from runlist.why.seen import SLEEPS, Mode, Pause, Seen, Turn, Who
 from runlist.why.threads import Span, Thread
 
 YIELD_NS = 200_000
@@ -48,11 +48,7 @@ _MODES = {
     Mode.THROTTLED: Part.THROTTLED,
     Mode.FAULT: Part.FILES,
     Mode.FILE: Part.FILES,
-    Mode.DRIVER: Part.ASLEEP,
-    Mode.LOCK: Part.ASLEEP,
-    Mode.STOPPED: Part.ASLEEP,
-    Mode.RECLAIM: Part.ASLEEP,
-    Mode.ASLEEP: Part.ASLEEP,
+    **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, *SLEEPS), Part.ASLEEP),
     Mode.UNKNOWN: Part.UNKNOWN,
 }
 
@@ -67,6 +63,7 @@ class Parts:
     files: dict[str, int] = field(default_factory=dict)
     behind: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
+    wakers: dict[Who, int] = field(default_factory=dict)
     modes: dict[Mode, int] = field(default_factory=dict)
     refused: int = 0
 
@@ -128,7 +125,7 @@ def _between(
     if one == other or one not in threads:
         yield start, end, one if one in threads else other, False
         return
-    asleep = (Mode.ASLEEP, Mode.LOCK, Mode.UNKNOWN)
+    asleep = SLEEPS | {Mode.UNKNOWN}
     at = start
     for span in threads[one].between(start, end):
         if span.start_ns > at:
@@ -167,6 +164,8 @@ def _stretch(
             result.cores[span.who] = result.cores.get(span.who, 0) + length
         elif span.mode in (Mode.FAULT, Mode.FILE):
             result.files[span.about] = result.files.get(span.about, 0) + length
+        elif span.mode is Mode.LOCK:
+            result.wakers[span.who] = result.wakers.get(span.who, 0) + length
     if at < end:
         _unseen(seen, result, turns, at, end, waits=waits)
 

@@ -14,7 +14,7 @@ from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
 from runlist.planes.kernel.watching import Watch
 from runlist.planes.usage import Residency
-from runlist.proc.process import start_of
+from runlist.proc.process import descendants, start_of
 from runlist.protocol.why_autogen import What
 from runlist.trace.recorder import process_name
 from runlist.trace.writer import TraceWriter
@@ -33,7 +33,11 @@ MOST_SHARE = 0.03
 LEAST_SHARE = 0.25
 """Of a core, which a process may have used for that: who sleeps most of the time has time for being watched."""
 LEAST_LOOK_NS = 50_000_000
+AT_ONCE_NS = 7_500_000
+"""What it may cost besides: of a request with some tens of launches that share is not had in one look."""
 ASK_S = 0.1
+MOST_BELOW, MOST_NAMED = 256, 4
+"""Processes below the one in question that are looked at, and named."""
 _MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
 
@@ -45,6 +49,8 @@ class Recorder:
         self.analysis: Analysis | None = None
         self.ended_by = ""
         """Why the recording ended by itself, in words."""
+        self.elsewhere = ""
+        """Who else to ask about, in words, where the process made no request."""
         self._bounds = slower_than_ns, pause_ns
         self._events: list[Event] = []
         self._turns: dict[int, list[Turn]] = {}
@@ -54,7 +60,8 @@ class Recorder:
         self._started = start_of(pid)
         libraries = _libraries(pid)
         if not libraries:
-            raise NoTargetError(f"process {pid} has not loaded {LIBRARY}: ask once it uses the GPU")
+            ask = _below(pid) or "once it uses the GPU"
+            raise NoTargetError(f"process {pid} has not loaded {LIBRARY}: ask {ask}")
         self._daemon = _Daemon(pid, device)
         self._throttling = _Throttling(pid)
         self.began_ns = time.monotonic_ns()
@@ -74,6 +81,7 @@ class Recorder:
         self._counted = 0
         self._worked = self._worked_first = _worked_ns(pid)
         self._launches_until: int | None = None
+        self._over_ns = 0.0  # what watching launches has cost beyond that share
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
         self._symbols = Symbols()
         self._read_maps()
@@ -133,6 +141,9 @@ class Recorder:
         seen = self.seen()
         self.analysis = analyse(seen, *self._bounds)
         write(trace, seen, self.analysis, self._ahead_ns)
+        report = self.analysis.report
+        if not (report.requests or report.going_on) and (ask := _below(self.pid)):
+            self.elsewhere = f"process {self.pid} made no request: ask {ask}"
 
     def beginning(self) -> str:
         """One line: what is being watched."""
@@ -181,7 +192,8 @@ class Recorder:
         calls, worked = self._watch.counts().calls, _worked_ns(self.pid)
         new, had = calls - self._counted, max(worked - self._worked, LEAST_SHARE * took)
         self._counted_at, self._counted, self._worked = now, calls, worked
-        if self._spent_ns(new, 0) > MOST_SHARE * had:
+        self._over_ns = max(0.0, self._over_ns + self._spent_ns(new, 0) - MOST_SHARE * had)
+        if self._over_ns > AT_ONCE_NS:
             self._watch.let_go_of_launches()
             self._launches_until = now
 
@@ -297,6 +309,21 @@ def _libraries(pid: int) -> list[Path]:
                 continue
         found[each[5], each[6]] = Path(f"/proc/{pid}/map_files/{each[1]}-{each[2]}")
     return list(found.values())
+
+
+def _below(pid: int) -> str:
+    """Those below a process that have the driver's library, which may do its work: whom to ask about, in words."""
+    found = []
+    for child in descendants([pid])[pid][1:MOST_BELOW]:
+        with contextlib.suppress(RunlistError):
+            if _libraries(child):
+                found.append(child)
+    return f"about {_any_of(found)}, which uses the GPU below it" if found else ""
+
+
+def _any_of(pids: Sequence[int]) -> str:
+    more = ", …" if len(pids) > MOST_NAMED else ""
+    return " or ".join(map(str, pids[:MOST_NAMED])) + more
 
 
 class _Daemon:

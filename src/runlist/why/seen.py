@@ -57,13 +57,20 @@ class Mode(StrEnum):
     FILE = "reading or writing a file"
     DRIVER = "asleep in the GPU's driver"
     LOCK = "waiting for another thread"
+    ANSWER = "waiting for what comes by a socket or a pipe"
+    READER = "waiting for who reads its socket or pipe"
+    CHILD = "waiting for a child"
+    POLL = "waiting for any of several things"
+    TIMER = "asleep for a while"
     STOPPED = "stopped"
     RECLAIM = "kept back for its memory"
     ASLEEP = "asleep"
     UNKNOWN = "not seen"
 
 
-VOLUNTARY = frozenset({Mode.RUNNING, Mode.ASLEEP, Mode.LOCK, Mode.DRIVER})
+SLEEPS = frozenset({Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.ASLEEP})
+"""Until something happens, or it is time."""
+VOLUNTARY = SLEEPS | {Mode.RUNNING, Mode.DRIVER}
 """What a thread does of its own accord: time in the other modes is taken from it."""
 
 

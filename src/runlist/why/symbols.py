@@ -14,13 +14,25 @@ _RECLAIMS = ("mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high", "me
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "do_page_fault", "handle_mm_fault",
            "do_mem_abort", "el0_da", "el0_ia", "handle_userfault", "do_fault")  # fmt: skip
 _FILES = ("io_schedule", "filemap_", "folio_wait", "fuse_", "request_wait_answer", "submit_bio_wait", "blk_",
-          "vfs_fsync",
+          "vfs_fsync", "do_fsync", "rpc_wait", "p9_client_rpc", "cifs_", "smb2_", "ceph_", "f2fs_", "zpl_",
           "ext4_", "xfs_", "btrfs_", "nfs_", "jbd2_", "iomap_", "wait_on_page", "balance_dirty_pages")  # fmt: skip
 _LOCKS = ("futex_", "do_futex")
+_CHILDREN = ("kernel_wait", "__do_wait", "__do_sys_wait", "__x64_sys_wait", "__arm64_sys_wait", "wait_for_vfork_done")
+_READERS = ("sk_stream_wait", "sock_alloc_send", "sock_wait_for_wmem", "unix_stream_sendmsg", "unix_dgram_sendmsg",
+            "unix_wait_for_peer", "tcp_sendmsg", "sock_sendmsg", "__sock_sendmsg", "sock_write_iter", "__sys_send",
+            "____sys_sendmsg", "pipe_write", "anon_pipe_write", "fifo_pipe_write")  # fmt: skip
+_ANSWERS = ("sock_recvmsg", "sock_read_iter", "tcp_recvmsg", "udp_recvmsg", "unix_stream_read", "unix_dgram_recvmsg",
+            "__skb_wait_for_more", "sk_wait_data", "__sys_recv", "____sys_recvmsg", "inet_csk_accept",
+            "inet_stream_connect", "__inet_stream_connect", "unix_accept", "unix_stream_connect", "pipe_read",
+            "anon_pipe_read", "fifo_pipe_read", "eventfd_read", "n_tty_read", "do_msgrcv",
+            "do_mq_timedreceive")  # fmt: skip
+_POLLS = ("do_sys_poll", "do_poll", "do_select", "core_sys_select", "ep_poll", "do_epoll")
+_TIMERS = ("do_nanosleep", "hrtimer_nanosleep", "common_nsleep")
 _DRIVER = ("nvidia_", "nv_", "rm_", "_nv0", "uvm_", "nvkms_")
 _WAYS: tuple[tuple[Mode, tuple[str, ...]], ...] = (
     (Mode.STOPPED, _STOPS), (Mode.RECLAIM, _RECLAIMS), (Mode.FAULT, _FAULTS), (Mode.FILE, _FILES),
-    (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER),
+    (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER), (Mode.CHILD, _CHILDREN), (Mode.READER, _READERS),
+    (Mode.ANSWER, _ANSWERS), (Mode.POLL, _POLLS), (Mode.TIMER, _TIMERS),
 )  # fmt: skip
 """The first that fits: a page fault that waits for a disk is both, and one may be stopped on the way back from it."""
 

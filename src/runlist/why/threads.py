@@ -12,12 +12,16 @@ from runlist.why.seen import NO_STACK, Event, Mode, Seen, Who
 IDLE = Who(0, "nobody")
 STOPPED, TRACED = 4, 8
 """States of threads that a signal, or a debugger, has stopped."""
+AGAIN_NS = 200_000
+"""A thread that waits for the same once more does so sooner."""
 THROTTLE_NS = 1_000_000
 """A thread that could go on for so long while its core idles is kept from it."""
 
 
 class Span(NamedTuple):
-    """A thread in one mode. `who` has the core that it waits for; `about` is a file that it waits for."""
+    """A thread in one mode. `who` has the core that it waits for, or is another thread of the process that ended its
+    wait; `about` is a file that it waits for.
+    """
 
     start_ns: int
     end_ns: int
@@ -77,11 +81,15 @@ def threads(seen: Seen) -> dict[int, Thread]:
             cores.setdefault(event.core, []).append(event)
         else:
             events.setdefault(event.tid, []).append(event)
-    return {tid: _thread(own, seen, cores) for tid, own in events.items()}
+    names = {event.other: event.name for event in seen.events if event.name}
+    known = {tid: Who(tid, names.get(tid, "")) for tid in events}
+    return {tid: _thread(own, seen, cores, known) for tid, own in events.items()}
 
 
-def _thread(events: Sequence[Event], seen: Seen, cores: Mapping[int, Sequence[Event]]) -> Thread:
-    building = _Building(seen, cores)
+def _thread(
+    events: Sequence[Event], seen: Seen, cores: Mapping[int, Sequence[Event]], known: Mapping[int, Who]
+) -> Thread:
+    building = _Building(seen, cores, known)
     for event in events:
         building.take(event)
     building.go_to(seen.end_ns)
@@ -104,10 +112,11 @@ def _apart(interrupts: Iterable[Interrupt]) -> Iterator[Interrupt]:
 class _Building:
     """The spans of one thread, under way."""
 
-    def __init__(self, seen: Seen, cores: Mapping[int, Sequence[Event]]) -> None:
+    def __init__(self, seen: Seen, cores: Mapping[int, Sequence[Event]], known: Mapping[int, Who]) -> None:
         self.spans: list[Span] = []
         self._seen = seen
         self._cores = cores
+        self._threads = known
         self._core = 0
         self._since = seen.start_ns
         self._mode: Mode | None = None  # nothing was told yet
@@ -141,6 +150,17 @@ class _Building:
             file = self._seen.file_of(event.value) if mode is Mode.FAULT and event.value else ""
             self._begin(mode, IDLE, file)
 
+    def _let_go(self, waker: Who) -> None:
+        """A thread of the process let go of a lock. Who waits for one by a timer, again and again, as Python's threads
+        do for the interpreter, waited for that all the time.
+        """
+        for place in range(len(self.spans) - 2, -1, -1):
+            span = self.spans[place]
+            if span.mode is Mode.LOCK and span.who.tid == 0:
+                self.spans[place] = span._replace(who=waker)
+            elif span.mode not in (Mode.RUNNING, Mode.WAITING) or span.end_ns - span.start_ns >= AGAIN_NS:
+                return
+
     def _in(self, event: Event) -> None:
         # Where it ran already, it left its core unseen; where it slept, its waking was not seen.
         self._end(event.time_ns, Mode.UNKNOWN if self._mode in (None, Mode.RUNNING) else self._mode or Mode.UNKNOWN)
@@ -149,7 +169,11 @@ class _Building:
     def _wake(self, event: Event) -> None:
         if self._mode in (Mode.RUNNING, Mode.WAITING):  # before it could sleep; or again
             return
+        waker = self._threads.get(event.value, IDLE) if self._mode is Mode.LOCK else IDLE
+        self._who = waker
         self._end(event.time_ns, self._mode or Mode.ASLEEP)
+        if waker.tid:
+            self._let_go(waker)
         self._core = event.core
         self._begin(Mode.WAITING, Who(event.other, event.name))
 

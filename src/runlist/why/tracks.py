@@ -37,7 +37,7 @@ def write(trace: TraceWriter, seen: Seen, analysis: Analysis, ahead_ns: int) -> 
     for tid, thread in sorted(threads(seen).items()):
         track = trace.track(f"thread {tid}", process)
         for span in thread.spans:
-            if span.mode is Mode.ASLEEP:
+            if span.mode in (Mode.ASLEEP, Mode.TIMER):
                 continue
             name = str(span.mode)
             if span.mode is Mode.WAITING and span.who.tid:
@@ -51,7 +51,7 @@ def write(trace: TraceWriter, seen: Seen, analysis: Analysis, ahead_ns: int) -> 
         functions = trace.track(f"calls of thread {tid}", process)
         for call in own:
             if call.kind is Kind.WORK:
-                name = f"{call.name} and {call.folded} before it" if call.folded else call.name
+                name = f"{call.name} and {call.folded} after it" if call.folded else call.name
                 trace.event(functions, _INSTANT, call.start_ns + ahead_ns, name=name)
             elif call.kind is Kind.MEMORY and call.result:
                 piece(functions, call.start_ns, call.end_ns, f"{call.name}: refused ({call.result})")

@@ -8,7 +8,9 @@ namespace {
 
 class Generator : Ordered {
   public:
-    Generator(std::uint64_t seed, int clients, bool helpers) : Ordered(seed, clients, helpers) {}
+    // A gate that is closed holds up an event of the whole context, and that whoever waits for it.
+    Generator(std::uint64_t seed, int clients, bool helpers, bool events)
+        : Ordered(seed, clients, helpers), events_of_contexts_(chance(25)), events_in_graphs_(events) {}
 
     Program make(int steps) {
         const int most = steps > 0 ? steps : pick(10, 60) * static_cast<int>(clients_.size());
@@ -152,6 +154,10 @@ class Generator : Ordered {
     void events(const Client& client) {
         const std::vector<int> known = events_of(client);
         const int what = pick(0, 6);
+        if (events_of_contexts_ && chance(20)) {
+            if (known.empty() || chance(50)) return record_context(client, some_event(client));
+            return wait_context(client, one_of(known));
+        }
         if (known.empty() || what < 2) {
             record(client, some_stream(client), some_event(client));
             return;
@@ -161,7 +167,7 @@ class Generator : Ordered {
         const bool pending = client.closed && covers(recorded.clock, client.gate);
         if (what == 2) {
             wait(client, some_stream(client), event);
-        } else if (what == 3) {
+        } else if (what == 3 && !recorded.held) {
             recorded_[static_cast<std::size_t>(event)].alive = false;
             tell(client, {.what = Do::kEventDestroy, .event = event, .helper = chance(10) && helpers_});
         } else if (what == 4 && !client.closed) {
@@ -193,10 +199,11 @@ class Generator : Ordered {
 
     void close(Client& client) {
         const int slot = one_of(free_streams(client));
+        const std::uint32_t form = variant();
         client.closed = true;
         const std::uint16_t number = enter(client, slot, true);
         client.gate = {slot, number};
-        tell(client, {.what = Do::kClose, .stream = slot});
+        tell(client, {.what = Do::kClose, .stream = slot, .variant = form});
     }
 
     void open(Client& client) {
@@ -244,6 +251,8 @@ class Generator : Ordered {
                 }
             action.works = exec.works;
             action.works2 = exec.works2;
+            action.event = exec.records;
+            action.event2 = exec.waits;
         } else {
             const int nodes = pick(1, 5);
             const bool forks = streams.size() > 1 && chance(40);
@@ -254,10 +263,27 @@ class Generator : Ordered {
                 for (int i = 0; i < nodes; ++i) action.works2.push_back(node(client, base + 2, base + 5));
             }
             action.exec = program_.execs++;
-            execs_.push_back({client.index, action.works, action.works2, action.stream, action.stream2, {}});
+            if (events_in_graphs_ && chance(50)) action.event = held(some_event(client));
+            const std::vector<int> known = events_of(client);
+            if (events_in_graphs_ && !known.empty() && chance(50)) action.event2 = held(one_of(known));
+            execs_.push_back({client.index,
+                              action.event2,
+                              action.event,
+                              action.works,
+                              action.works2,
+                              action.stream,
+                              action.stream2,
+                              {}});
         }
         tell(client, action);
     }
+
+    int held(int event) {
+        recorded_[static_cast<std::size_t>(event)].held = true;
+        return event;
+    }
+
+    Clock recorded_at(int event) { return event == kNone ? Clock{} : recorded_[static_cast<std::size_t>(event)].clock; }
 
     void launch(const Client& client) {
         std::vector<int> own;
@@ -278,10 +304,20 @@ class Generator : Ordered {
             }
         Clock now = before(client, slot);
         now.join(exec.clock);
+        now.join(recorded_at(exec.waits));
         if (!may(client, slot, now) || !order_all(client, slot, reads, writes)) return;
+        now.join(recorded_at(exec.waits));  // which may have been recorded anew
+        if (!may(client, slot, now)) return;
         clock(slot).join(exec.clock);  // launches of one graph come one after the other
+        clock(slot).join(recorded_at(exec.waits));
         const std::uint16_t number = enter(client, slot, !hosts);
         exec.clock = clock(slot);
+        if (exec.records != kNone) {
+            Recorded& recorded = recorded_[static_cast<std::size_t>(exec.records)];
+            recorded.stream = slot;
+            recorded.number = number;
+            recorded.clock = clock(slot);
+        }
         touched({slot, number}, reads, writes);
         tell(client,
              {.what = Do::kLaunch, .stream = slot, .exec = index, .helper = by_helper(slot), .variant = variant()});
@@ -366,6 +402,18 @@ class Generator : Ordered {
         work_on(client, slot, copy);
     }
 
+    void set(const Client& client) {
+        const std::vector<int> streams = free_streams(client);
+        tell(client, {.what = Do::kSet,
+                      .stream = one_of(streams),
+                      .stream2 = one_of(streams),
+                      .helper = chance(10) && helpers_,
+                      .variant = variant()});
+    }
+
+    bool events_of_contexts_;
+    bool events_in_graphs_;
+
     void step(Client& client) {
         const int what = pick(0, 99);
         if (client.closed) {
@@ -390,14 +438,15 @@ class Generator : Ordered {
         if (what < 91) return send(client);
         if (what < 95) return receive(client);
         if (what < 96) return destroy_stream(client);
+        if (what < 97 || events_of_contexts_) return set(client);
         return close(client);
     }
 };
 
 }  // namespace
 
-Program generate(std::uint64_t seed, int clients, int steps, bool helpers) {
-    return Generator(seed, clients, helpers).make(steps);
+Program generate(std::uint64_t seed, int clients, int steps, bool helpers, bool events) {
+    return Generator(seed, clients, helpers, events).make(steps);
 }
 
 }  // namespace operations

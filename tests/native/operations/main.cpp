@@ -1,8 +1,9 @@
 // Runs random programs and says which of them gave something else than they should: main SEED PROGRAMS [--clients N]
-// [--steps N] [--times N] [--rule NAME] [--alone] [--apart] [--say]. With a rule the clients are those of the library
-// that is preloaded. With --apart, calls for which NVIDIA's driver may wait until the whole context is idle, while it
-// lets nobody else call it, are not made while work waits for the host; and there are at most 4 clients, whose streams
-// have a queue of the GPU each (CUDA_DEVICE_MAX_CONNECTIONS=32).
+// [--steps N] [--times N] [--rule NAME] [--alone] [--apart] [--events] [--say]. With a rule the clients are those of
+// the library that is preloaded. With --apart, calls for which NVIDIA's driver may wait until the whole context is
+// idle, while it lets nobody else call it, are not made while work waits for the host; and there are at most 4 clients,
+// whose streams have a queue of the GPU each (CUDA_DEVICE_MAX_CONNECTIONS=32). With --events graphs have nodes with
+// events, after which no launch of a graph is queued.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -46,6 +47,7 @@ int main(int argc, char** argv) {
     const char* rule = nullptr;
     bool helpers = true;
     bool apart = false;
+    bool events = false;
     bool say = false;
     for (int i = 3; i < argc; ++i) {
         const std::string_view word = argv[i];
@@ -55,6 +57,7 @@ int main(int argc, char** argv) {
         if (word == "--times" && i + 1 < argc) times = static_cast<int>(number(argv[++i]));
         if (word == "--alone") helpers = false;
         if (word == "--apart") apart = true;
+        if (word == "--events") events = true;
         if (word == "--say") say = true;
     }
     Machine machine(apart);
@@ -64,7 +67,7 @@ int main(int argc, char** argv) {
     int wrong = 0;
     for (std::uint64_t seed = first; seed < first + many; ++seed) {
         const int by_seed = seed % 16 == 0 && !apart ? 16 : static_cast<int>(seed % 4) + 1;
-        const Program program = generate(seed, clients > 0 ? clients : by_seed, steps, helpers);
+        const Program program = generate(seed, clients > 0 ? clients : by_seed, steps, helpers, events);
         if (say) tell(program);
         std::string why;
         for (int i = 0; i < times && why.empty(); ++i) why = run(machine, program, hooks);

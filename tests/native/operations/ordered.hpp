@@ -36,6 +36,8 @@ struct Access {
 
 struct Exec {
     int owner;
+    int waits;  // events of its nodes
+    int records;
     std::vector<Work> works;
     std::vector<Work> works2;
     int stream;
@@ -51,11 +53,13 @@ struct Recorded {
     Clock clock = {};
     bool alive = true;
     bool message = false;
+    bool held = false;  // by a graph
 };
 
 struct Client {
     int index;
-    int host;  // slot
+    int host;   // slot
+    int whole;  // another: what is recorded of the whole context
     std::vector<int> streams;
     std::vector<int> buffers;
     bool closed = false;  // the gate
@@ -108,14 +112,18 @@ class Ordered {
     }
 
     void add_client(int index) {
-        Client client{.index = index, .host = static_cast<int>(kSlots) - 1 - index, .streams = {}, .buffers = {}};
+        Client client{.index = index,
+                      .host = static_cast<int>(kSlots) - 1 - index,
+                      .whole = static_cast<int>(kSlots) - 17 - index,
+                      .streams = {},
+                      .buffers = {}};
         client.streams.push_back(add_stream({StreamKind::kLegacy, index}));
         client.streams.push_back(add_stream({StreamKind::kPerThread, index}));
         client.streams.push_back(add_stream({StreamKind::kPerThread, index, true}));
         const int made = pick(1, 3);
         for (int i = 0; i < made; ++i)
             client.streams.push_back(add_stream({StreamKind::kMade, index, false, chance(50), -pick(0, 5)}));
-        client.streams.push_back(add_stream({StreamKind::kMade, index, false, false, 0}));
+        client.streams.push_back(add_stream({StreamKind::kMade, index, false, false, 0, chance(30)}));
         for (const Place place :
              {Place::kDevice, Place::kDevice, Place::kDevice, Place::kPinned, Place::kPinned, Place::kPageable})
             client.buffers.push_back(add_buffer(place, index));
@@ -226,6 +234,28 @@ class Ordered {
         tell(client,
              {.what = Do::kRecord, .stream = slot, .event = event, .helper = by_helper(slot), .variant = variant()});
         return true;
+    }
+
+    // Of the client's streams, of which alone it is known what they were given.
+    void record_context(const Client& client, int event) {
+        Recorded& recorded = recorded_[static_cast<std::size_t>(event)];
+        Clock now = clock(client.host);
+        for (const int slot : client.streams)
+            if (stream_alive_[static_cast<std::size_t>(slot)]) now.join(before(client, slot));
+        recorded.stream = client.whole;
+        recorded.number = now.seen[static_cast<std::size_t>(client.whole)] =
+            static_cast<std::uint16_t>(clock(client.whole).seen[static_cast<std::size_t>(client.whole)] + 1);
+        clock(client.whole) = now;
+        recorded.clock = now;
+        tell(client, {.what = Do::kContextRecord, .event = event, .helper = chance(10) && helpers_});
+    }
+
+    void wait_context(const Client& client, int event) {
+        for (const int slot : client.streams) {
+            enter(client, slot);
+            clock(slot).join(recorded_[static_cast<std::size_t>(event)].clock);
+        }
+        tell(client, {.what = Do::kContextWait, .event = event, .helper = chance(10) && helpers_});
     }
 
     bool wait(const Client& client, int slot, int event) {

@@ -80,6 +80,7 @@ struct Stream {
     bool helper = false;  // of the owner's other thread, which is no client's
     bool blocking = true;
     int priority = 0;
+    bool green = false;  // of the machine's green context
 };
 
 struct Event {
@@ -101,12 +102,14 @@ enum class Do {
     kEventReady,     // asks: must have happened
     kEventPending,   // asks: cannot have happened
     kStreamPending,  // the same
+    kContextRecord,  // event, of all that the context was given
+    kContextWait,    // all of the context, for event
     kElapsed,        // between event and event2, both of which have happened
     kEventDestroy,
     kStreamDestroy,
     kHostWrite,  // work, by this thread
     kHostCheck,  // buffer: must be `expected`
-    kCapture,    // works on stream, and works2 on stream2, into exec
+    kCapture,    // works on stream, and works2 on stream2, into exec; with nodes that wait for event2, and record event
     kLaunch,     // exec, on stream
     kExecDestroy,
     kAllocate,  // buffer
@@ -118,6 +121,7 @@ enum class Do {
     kSend,     // message: event has been recorded
     kReceive,  // message: waits for that
     kPause,    // value microseconds
+    kSet,      // functions, the context, or stream and stream2: to what they are set already
 };
 
 struct Action {
@@ -154,7 +158,7 @@ struct Program {
 std::string text(const Action& action);
 
 // The program of a seed. `steps`: most of what its clients are given to do, 0 for as many as the seed says.
-// `helpers`: whether threads that are no client's take part.
-Program generate(std::uint64_t seed, int clients, int steps, bool helpers);
+// `helpers`: whether threads that are no client's take part. `events`: whether graphs have nodes with events.
+Program generate(std::uint64_t seed, int clients, int steps, bool helpers, bool events);
 
 }  // namespace operations

@@ -205,7 +205,9 @@ class Run : Submitting {
             const Stream& stream = program_.streams[i];
             if (stream.owner != static_cast<int>(index) || stream.kind != StreamKind::kMade) continue;
             const unsigned flags = stream.blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
-            if (stream.priority == 0)
+            if (stream.green && machine_.green != nullptr)
+                MUST(cuGreenCtxStreamCreate(&streams_[i], machine_.green, flags, stream.priority));
+            else if (stream.priority == 0)
                 MUST(cuStreamCreate(&streams_[i], flags));
             else
                 MUST(cuStreamCreateWithPriority(&streams_[i], flags, stream.priority));
@@ -222,6 +224,7 @@ class Run : Submitting {
             case Do::kAllocate:
             case Do::kFree:
             case Do::kAllocateInOrder:
+            case Do::kSet:
                 return true;
             default:
                 return false;
@@ -277,6 +280,14 @@ class Run : Submitting {
                 return pending(cuEventQuery(events_[event]));
             case Do::kStreamPending:
                 return pending(cuStreamQuery(on.stream));
+            case Do::kContextRecord: {
+                const std::unique_lock guard(capturing_);
+                return MUST(cuCtxRecordEvent(machine_.context, events_[event]));
+            }
+            case Do::kContextWait: {
+                const std::unique_lock guard(capturing_);
+                return MUST(cuCtxWaitEvent(machine_.context, events_[event]));
+            }
             case Do::kElapsed:
                 return elapsed(action);
             case Do::kEventDestroy:
@@ -307,9 +318,13 @@ class Run : Submitting {
                 return MUST(cuMemAllocAsync(&made_[buffer], kBytes, named(on)));
             case Do::kFreeInOrder:
                 return MUST(cuMemFreeAsync(made_[buffer], named(on)));
+            case Do::kSet:
+                return set(action);
             case Do::kClose: {
                 CUdeviceptr flag = reinterpret_cast<CUdeviceptr>(machine_.gates + index);
                 std::uint32_t value = machine_.gates[index] + 1;
+                if (action.variant / 4 % 2 == 0)
+                    return MUST(cuStreamWaitValue32(on.stream, flag, value, CU_STREAM_WAIT_VALUE_GEQ));
                 void* parameters[] = {&flag, &value};
                 return MUST(cuLaunchKernel(machine_.hold, 1, 1, 1, 1, 1, 1, 0, on.stream, parameters, nullptr));
             }
@@ -328,6 +343,24 @@ class Run : Submitting {
                 return;
             case Do::kPause:
                 return std::this_thread::sleep_for(std::chrono::microseconds(action.value));
+        }
+    }
+
+    void set(const Action& action) {
+        const CUstream stream = streams_[static_cast<std::size_t>(action.stream)];
+        const CUstream stream2 = streams_[static_cast<std::size_t>(action.stream2)];
+        switch (action.variant / 4 % 4) {
+            case 0:
+                return MUST(cuFuncSetCacheConfig(machine_.fill, CU_FUNC_CACHE_PREFER_NONE));
+            case 1:
+                return MUST(cuFuncSetAttribute(machine_.advance, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0));
+            case 2: {
+                std::size_t bytes = 0;
+                MUST(cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE));
+                return MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes));
+            }
+            default:
+                return MUST(cuStreamCopyAttributes(stream, stream2));
         }
     }
 
@@ -373,8 +406,21 @@ Machine::Machine(bool apart) : apart(apart) {
     MUST(cuModuleGetFunction(&fill, module, "fill_u32"));
     MUST(cuModuleGetFunction(&hold, module, "wait_flag_u32"));
     MUST(cuMemAlloc(&device, kBuffers * kBytes));
+    make_green();
     MUST(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), kBuffers * kBytes, CU_MEMHOSTALLOC_PORTABLE));
     MUST(cuMemHostAlloc(reinterpret_cast<void**>(&gates), 4096, CU_MEMHOSTALLOC_PORTABLE));
+}
+
+// Part of the GPU, whose kernels are those of the primary context.
+void Machine::make_green() {
+    CUdevResource all{};
+    CUdevResource part{};
+    CUdevResourceDesc description = nullptr;
+    unsigned groups = 1;
+    if (cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS) return;  // an older driver
+    MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, nullptr, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+    MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
 }
 
 std::string run(Machine& machine, const Program& program, Hooks& hooks) {

@@ -26,6 +26,10 @@ class Machine {
     CUdeviceptr device = 0;
     std::uint32_t* pinned = nullptr;
     std::uint32_t* gates = nullptr;  // one for each client
+    CUgreenCtx green = nullptr;      // where the driver has such
+
+  private:
+    void make_green();
 };
 
 // What is done around each program: by nobody, or by who schedules its clients.

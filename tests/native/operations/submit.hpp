@@ -156,8 +156,23 @@ class Submitting {
             config.blockDimY = config.blockDimZ = 1;
             config.hStream = on.stream;
             CUlaunchAttribute attribute{};
-            attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-            attribute.value.cooperative = 1;
+            switch (variant / 64 % 4) {
+                case 0:
+                    attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+                    attribute.value.priority = -1;
+                    break;
+                case 1:
+                    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+                    attribute.value.clusterDim = {1, 1, 1};
+                    break;
+                case 2:
+                    attribute.id = CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                    attribute.value.sharedMemCarveout = 50;
+                    break;
+                default:
+                    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+                    attribute.value.cooperative = 1;
+            }
             config.attrs = variant / 16 % 2 == 0 ? &attribute : nullptr;
             config.numAttrs = config.attrs == nullptr ? 0 : 1;
             result = cuLaunchKernelEx(&config, function, parameters, nullptr);
@@ -186,6 +201,8 @@ class Submitting {
             case Kind::kSet: {
                 const auto half = static_cast<unsigned short>(work.value);
                 const auto byte = static_cast<unsigned char>(work.value);
+                if (work.width == 4 && work.count == 1 && !on.per_thread && variant / 4 % 2 == 0)
+                    return MUST(cuStreamWriteValue32(on.stream, to, work.value, CU_STREAM_WRITE_VALUE_DEFAULT));
                 if (work.width == 4 && on.per_thread)
                     return MUST(cuMemsetD32Async_ptsz(to, work.value, work.count, on.stream));
                 if (work.width == 4) return MUST(cuMemsetD32Async(to, work.value, work.count, named(on)));
@@ -264,6 +281,9 @@ class Submitting {
             const bool relaxed = (action.variant & 2) != 0;
             MUST(cuStreamBeginCapture(stream,
                                       relaxed ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+            if (action.event2 != kNone)
+                MUST(cuStreamWaitEvent(stream, events_[static_cast<std::size_t>(action.event2)],
+                                       CU_EVENT_WAIT_EXTERNAL));
             CUevent fork = nullptr;
             CUevent join = nullptr;
             if (action.stream2 != kNone) {
@@ -277,6 +297,9 @@ class Submitting {
             }
             for (const Work& work : action.works) submit(index, work, {stream, false}, kPlain);
             if (join != nullptr) MUST(cuStreamWaitEvent(stream, join, 0));
+            if (action.event != kNone)
+                MUST(cuEventRecordWithFlags(events_[static_cast<std::size_t>(action.event)], stream,
+                                            CU_EVENT_RECORD_EXTERNAL));
             MUST(cuStreamEndCapture(stream, &graph));
             if (fork != nullptr) MUST(cuEventDestroy(fork));
             if (join != nullptr) MUST(cuEventDestroy(join));

@@ -19,6 +19,8 @@ constexpr std::array kNames{"work",
                             "event has happened",
                             "event is pending",
                             "stream is pending",
+                            "record of the context",
+                            "context waits",
                             "elapsed",
                             "destroy event",
                             "destroy stream",
@@ -35,7 +37,8 @@ constexpr std::array kNames{"work",
                             "open gate",
                             "send",
                             "receive",
-                            "pause"};
+                            "pause",
+                            "set"};
 
 std::string text(const Work& work) {
     std::string said = kKinds.at(static_cast<std::size_t>(work.kind));

@@ -58,6 +58,20 @@ static CUresult call_many(void) {
     }
     return CUDA_SUCCESS;
 }
+/* A callback is also called when work before it has failed, which it is told. */
+static int failures;
+static void CUDA_CB call_back_failed(CUstream by, CUresult status, void* data) {
+    failures += by == stream && status == CUDA_ERROR_ILLEGAL_ADDRESS && data == &called;
+}
+static CUresult say_failures(void) {
+    printf("failures %d\n", failures);
+    return CUDA_SUCCESS;
+}
+/* Functions that are never called: work before them fails. */
+static CUresult call_in_vain(void) {
+    for (int one = 0; one < 100; one++) MUST(cuLaunchHostFunc(stream, call, &called));
+    return CUDA_SUCCESS;
+}
 static CUresult say_called(void) {
     printf("called %d %d\n", called, right);
     return CUDA_SUCCESS;
@@ -220,6 +234,9 @@ static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "call")) return cuLaunchHostFunc(stream, call, &called);
     if (!strcmp(word, "call-back")) return cuStreamAddCallback(stream, call_back, &called, 0);
     if (!strcmp(word, "call-many")) return call_many();
+    if (!strcmp(word, "call-in-vain")) return call_in_vain();
+    if (!strcmp(word, "call-back-failed")) return cuStreamAddCallback(stream, call_back_failed, &called, 0);
+    if (!strcmp(word, "failures")) return say_failures();
     if (!strcmp(word, "call-nothing")) return cuLaunchHostFunc(stream, NULL, NULL);
     if (!strcmp(word, "called")) return say_called();
     if (!strcmp(word, "fail")) return fails();

@@ -278,8 +278,11 @@ static void log_of(void) {
     MUST(cuMemsetD32Async(memory, 3, 4, own));
     MUST(cuEventRecord(event, own));
     MUST(cuStreamSynchronize(own));
-    usleep(100000);
-    const int count = RL(rl_operations_take)(taken, 64);
+    int count = 0; /* until it is seen to have ended */
+    for (int attempt = 0; attempt < 1000 && count == 0; ++attempt) {
+        usleep(10000);
+        count = RL(rl_operations_take)(taken, 64);
+    }
     for (int at = 0; at < count; ++at) {
         const struct rl_operation* one = &taken[at];
         printf("%u %u %s %d\n", one->client, one->kind, one->name,
@@ -300,8 +303,11 @@ static void gives_back(void) {
     printf("running %d\n", cuStreamQuery(own));
     opens();
     MUST(cuStreamSynchronize(own));
-    usleep(100000);
-    const int count = RL(rl_operations_take)(taken, 64);
+    int count = 0; /* until it is seen to have ended */
+    for (int attempt = 0; attempt < 1000 && count == 0; ++attempt) {
+        usleep(10000);
+        count = RL(rl_operations_take)(taken, 64);
+    }
     for (int at = 0; at < count; ++at) printf("%s %d\n", taken[at].name, taken[at].done_ns >= taken[at].launched_ns);
     fills(memory, 9, own);
     MUST(cuStreamSynchronize(own));

@@ -38,10 +38,12 @@ from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 _log = structlog.get_logger()
 
 LOADER = "runlist.planes.kernel.loader"
-BUDGET = 20_000
-"""Requests of a process that are captured in a second."""
+BUDGET = 10_000
+"""Requests of a process that are captured in a second, of each sort; of an owner, twice as many."""
 MOST_AT_ONCE = 64
 """Events at a time: others are answered in between."""
+ANSWER_S = 20.0
+"""So long the loader may take."""
 RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 LONG_LIFE_S = 10.0
 _ENDS_WELL = b"."
@@ -90,7 +92,7 @@ class KernelLink:
         self._dropped = 0
         self._requests: list[int] = []  # seen and refused
         self._seen = 0
-        self._asked: dict[int, int] = {}  # how many requests each process had made
+        self._asked: dict[int, int] = {}  # when each process did last
         self._said = ""
         self._started = 0.0
         self._rest_s = RETRY_S
@@ -139,7 +141,7 @@ class KernelLink:
             self._say(f"no loader can be started: {error or 'no memory'}")
             self._rest()
             return
-        given = Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
+        given = self._names()
         if (left := given.left()) is not None:
             inheriting.take_out_reused(left)
         if not self._inherited:
@@ -149,6 +151,7 @@ class KernelLink:
             capture, os.getpid(), BUDGET, given if FOLDER.parent.is_dir() else None, SETTLE_MS, tuple(self._exempt),
         )  # fmt: skip
         self._sock, self._started = ours, time.monotonic()
+        self._timer = self._loop.call_later(ANSWER_S, self._ended, "its loader does not answer")
         with contextlib.suppress(OSError):  # it ended: `_heard` sees that
             ours.send(messages.ask(wanted))
         self._loop.add_reader(ours, self._heard)
@@ -169,16 +172,16 @@ class KernelLink:
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.send(_ENDS_WELL)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wait_no_more()
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._let_go()
         if self._process is not None:
             try:
                 self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            except subprocess.TimeoutExpired:  # it is stopped, and would leave what has names
+                self._end(self._process)
+                self._names().take_away()
             self._process = None
 
     def check(self) -> bool:
@@ -302,6 +305,7 @@ class KernelLink:
         if not message or self._ring is not None:
             self._ended()
             return
+        self._wait_no_more()
         try:
             said = messages.answered(message)
             if said.unable or len(fds) != len(messages.SHARED):
@@ -334,18 +338,27 @@ class KernelLink:
         self._say(reason)
         self._let_go()
 
-    def _ended(self) -> None:
+    def _ended(self, how: str = "its loader ended") -> None:
         worked = self.works
+        self._wait_no_more()
         self._let_go()
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.1)
+            self._end(self._process)  # it may be stopped: what it holds would go on beside the next one
             self._process = None
-        self._say("its loader ended")
+        self._say(how)
         if worked:
             self._gap()
         self._rest_s = RETRY_S if time.monotonic() - self._started >= LONG_LIFE_S else self._rest_s
         self._rest()
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+
+    def _names(self) -> Names:
+        return Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
 
     def _let_go(self) -> None:
         self.policy.detach()
@@ -360,6 +373,11 @@ class KernelLink:
             self._loop.remove_reader(self._sock)
             self._sock.close()
             self._sock = None
+
+    def _wait_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _rest(self) -> None:
         self._timer = self._loop.call_later(self._rest_s, self.start)

@@ -12,7 +12,18 @@ import structlog
 
 from runlist.daemon.memory.ceiling import Ceiling
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import Activity, Operations, Region, RegionError, Snapshot, gpu_key
+from runlist.planes.process.region import (
+    Activity,
+    Operations,
+    Region,
+    RegionError,
+    Snapshot,
+    Words,
+    cap_words,
+    gpu_key,
+    memory_words,
+    unseen_words,
+)
 from runlist.rate import Rate
 
 _log = structlog.get_logger()
@@ -40,11 +51,21 @@ class DriverGroup(Protocol):
         """Undo it."""
 
 
+class RegionKeeper(Protocol):
+    """Who puts regions back when the daemon dies."""
+
+    def guard_region(self, region: Region, words: Words, key: int | None = None) -> int:
+        """Have these words written then, in place of those of `key`; the key for `unguard`."""
+
+    def unguard(self, key: int) -> None:
+        """Have nothing written any more."""
+
+
 class Quota:
     """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver with memory
     limits of its own; it returns None for other drivers.
 
-    `reads` is the rate of its user, in slots read.
+    `reads` is the rate of its user, in slots read. `keeper` undoes what is for the time of the daemon alone.
 
     `limit` is in bytes on each GPU, None for no limit; a region may have other limits for single GPUs. A bad region is
     dropped, and `trouble` says why: then only the daemon keeps the limit, from outside. What the region says is a hint:
@@ -56,11 +77,14 @@ class Quota:
         region: Region | None = None,
         group: Callable[[], DriverGroup | None] = lambda: None,
         reads: Rate | None = None,
+        keeper: RegionKeeper | None = None,
     ) -> None:
         self.limit: int | None = None
         self.trouble = ""
         self._region = region
         self._make_group = group
+        self._keeper = keeper
+        self._kept: tuple[int, Words] | None = None  # what the keeper has to write, with its key
         self._reads = Rate() if reads is None else reads
         self._group: DriverGroup | None = None
         self._snapshot: Snapshot | None = None
@@ -74,6 +98,7 @@ class Quota:
         self._ceilings: dict[str, Ceiling] = {}  # by GPU
         self._first_most: float = math.inf  # of a GPU at which nobody has looked yet
         self._unseen: dict[str, int] = {}  # what the region says of it, by GPU
+        self._charged: set[int] = set()  # the GPUs' places in the region at which it says so
         self._refused: dict[int, int] = {}  # the most refusals that the region ever told, by the GPU's key
 
     def _may_read(self, before: Snapshot) -> bool:
@@ -177,6 +202,9 @@ class Quota:
         device = None if snapshot is None else snapshot.device(gpu)
         if self._region is None or device is None or octets == self._unseen.get(gpu, 0) == device.unseen:
             return
+        if octets:
+            self._charged.add(device.index)
+            self._keep()
         try:
             self._region.set_unseen(device.index, octets)
         except RegionError as error:
@@ -267,6 +295,8 @@ class Quota:
                 self._drop(error)
                 raise NotSupportedError(f"its memory region is of no more use ({error})") from None
         self.limit, self._brought = limit, False
+        if self._allowed:
+            self._keep()
         self._snapshot = None
 
     def follow(self, limit: int | None, *, keeps: bool = False) -> None:
@@ -294,6 +324,8 @@ class Quota:
         if self._brought and not self._allowed:
             self._own = self._least(self.look())
         self._allowed = most is not None
+        if self._allowed:
+            self._keep()
         own = self._own if self._brought else self.limit
         snapshot = self.look()
         if self._region is None or snapshot is None:
@@ -323,12 +355,36 @@ class Quota:
         untouched = self._cap == _THEIRS and fraction is None and not asked
         if self._region is None or untouched or fraction == self._cap:
             return
+        self._cap = fraction
+        if fraction is not None:
+            self._keep()
         try:
             self._region.set_cap(fraction)
         except RegionError as error:
             self._drop(error)
-        self._cap = fraction
         self._snapshot = None
+
+    def _keep(self) -> None:
+        """Have the keeper know what in the region is for the time of the daemon alone, before it is written."""
+        words: Words = []
+        if self._allowed:
+            words += memory_words(self.own_limit)
+        if self._cap is not None and self._cap != _THEIRS:
+            words += cap_words(None)
+        for index in sorted(self._charged):
+            words += unseen_words(index, 0)
+        if self._keeper is None or self._region is None or (self._kept is not None and words == self._kept[1]):
+            return
+        key = None if self._kept is None else self._kept[0]
+        self._kept = self._keeper.guard_region(self._region, words, key), words
+
+    def _let_go(self) -> None:
+        """Close the region."""
+        if self._kept is not None and self._keeper is not None:
+            self._keeper.unguard(self._kept[0])
+        if self._region is not None:
+            self._region.close()
+        self._region = self._snapshot = self._kept = None
 
     def close(self) -> None:
         """Let go of the region, and of the driver's limit."""
@@ -339,14 +395,12 @@ class Quota:
         self.allow(None, {})
         for gpu in self._unseen:
             self.charge_unseen(gpu, 0)  # nobody will look any more
+        if self._cap != _THEIRS:
+            self.set_cap(None, asked=True)
         self.look()  # for the latest refusals
-        if self._region is not None:
-            self._region.close()
-            self._region = self._snapshot = None
+        self._let_go()
 
     def _drop(self, error: RegionError) -> None:
         self.trouble = str(error)
         _log.warning("a memory region is of no more use", reason=self.trouble)
-        if self._region is not None:
-            self._region.close()
-            self._region = self._snapshot = None
+        self._let_go()

@@ -51,6 +51,8 @@ class ProcessSettings(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     shared_memory: int | None = None
     """What the rule lets its group hold together on each GPU, in bytes: then its memory is no limit of the tree."""
+    given_weight: int = 0
+    """What the rule gives of its weight."""
 
     @property
     def controls(self) -> dict[str, str]:
@@ -131,7 +133,10 @@ class Placement:
             change = memory_change(parse_settings({"memory": given.pop("memory", "max")}))
             shared = None if change is None else change.limit
         settings = override(given, asked)
-        return ProcessSettings(settings, parse_settings(settings), match.where, match.labels, match.notes, shared)
+        weights = parse_settings({key: word for key, word in given.items() if key == "weight"})
+        weight = apply_changes(weights, NO_SETTINGS).weight if weights else 0
+        changes = parse_settings(settings)
+        return ProcessSettings(settings, changes, match.where, match.labels, match.notes, shared, weight)
 
     def new_task(
         self, pid: int, gpu: str, root: Root, *, own: bool = True, asked: Mapping[str, str] | None = None
@@ -198,14 +203,13 @@ class Placement:
         assert managed.root is not None
         return self._shaped(managed, found, asked_for(managed, managed.root))
 
-    @staticmethod
-    def _shaped(managed: ManagedTask, found: ProcessSettings, asked: Mapping[str, str]) -> Task:
+    def _shaped(self, managed: ManagedTask, found: ProcessSettings, asked: Mapping[str, str]) -> Task:
         assert managed.root is not None
         bare = replace(managed.task, **{name: getattr(NO_SETTINGS, name) for name in _SET})
         task = apply_changes(found.changes, replace(bare, group=f"job {managed.root.pid}"))
         if "group" not in asked:
             task = replace(task, group_of=None)  # the rule's group is one for all users
-        return task
+        return replace(task, given_weight=found.given_weight, most_weight=self.queue.most_weight(task))
 
     def limit_memory(self, root: Root, pid: int, found: ProcessSettings, *, keeps: bool = False) -> None:
         """Limit a tree to the smallest memory that rules give to one of its processes, unless its user asked for some.
@@ -221,14 +225,23 @@ class Placement:
             limits = [limit for limit in root.rule_memory.values() if limit is not None]
             root.quota.follow(min(limits, default=None), keeps=keeps)
 
-    def no_deadline(self, task: Task) -> str | None:
-        """Why a user may not have the deadline of a task, or None: what a rule gives it is no word of a user's."""
-        reason = self.queue.no_deadline(task)
-        if reason is not None and self.rules:
+    def beyond_ration(self, task: Task) -> str | None:
+        """Why a user may not have the class, or the deadline, of a task, or None."""
+        reason = self.no_class(task.key.pid, Owner(*task.owner), task) or self.queue.no_deadline(task)
+        return None if reason is None or self._gives(task.key.pid, task) else reason
+
+    def no_class(self, pid: int, owner: Owner, asked: Task) -> str | None:
+        """Why a user may not have such a class for a process, or None."""
+        reason = self.queue.no_class(owner, asked.task_class)
+        return None if reason is None or self._gives(pid, asked) else reason
+
+    def _gives(self, pid: int, asked: Task) -> bool:
+        """Whether rules give a process this class and deadline: that is no word of a user's."""
+        if self.rules:
             with contextlib.suppress(RunlistError):
-                given = apply_changes(self.settings_of(task.key.pid, {}).changes, NO_SETTINGS)
-                return None if given.deadline == task.deadline else reason
-        return reason
+                given = apply_changes(self.settings_of(pid, {}).changes, NO_SETTINGS)
+                return (given.task_class, given.deadline) == (asked.task_class, asked.deadline)
+        return False
 
     def group_changed(self, tasks: Iterable[ManagedTask]) -> None:
         """What rules let a group hold together is for a tree that left it a limit of its own, and the other way round

@@ -13,7 +13,7 @@ import msgspec
 from runlist import trusted
 from runlist.daemon.placement.bounds import Bound
 from runlist.daemon.placement.conditions import CONDITIONS, Wrong, each_of, patterns_of
-from runlist.daemon.placement.rule import OF_THE_KERNEL, USER_DEADLINES, Limits, Over, Refuse, Rule
+from runlist.daemon.placement.rule import OF_THE_KERNEL, USER_DEADLINES, USER_WEIGHT, Limits, Over, Refuse, Rule
 from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numbers
 from runlist.errors import NoPermissionError, UsageError
 from runlist.model import ROUNDING, TaskClass
@@ -26,10 +26,14 @@ from runlist.units import parse_size
 MAX_FILE = 1 << 20
 MAX_DROP_IN = 1 << 16
 """Bytes. Programs write drop-ins: there may be many, each for a few processes, and reading takes 2 s for a MiB."""
+MOST_USER_WEIGHT = 1_000_000
+"""A hundred of the largest weights."""
 MAX_LABELS = 16
 MAX_LABEL = 253
 _LABEL = re.compile(r"[a-z_]{1,32}")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,20})?) ?%?", re.ASCII)
+_LIMITS = ("tasks", "user_tasks", "memory", "over", "user_deadlines", "user_weight", "user_class")
+_USER_CLASSES = [TaskClass.DEADLINE, TaskClass.LATENCY, TaskClass.NORMAL]  # who asks for none has the last
 _BOUNDED = ("weight", "cap", "memory", "p99")
 
 
@@ -173,7 +177,7 @@ def _tables(name: str, document: dict[str, Any]) -> Iterator[tuple[TomlPath, obj
 
 
 def _limits(value: object, where: str) -> Limits:
-    table = _check_keys(("limits",), value, ("tasks", "user_tasks", "memory", "over", "user_deadlines"))
+    table = _check_keys(("limits",), value, _LIMITS)
     for key in ("tasks", "user_tasks"):
         if key in table and (type(table[key]) is not int or table[key] < 1):
             raise Wrong(("limits", key), "take a whole number of 1 or more")
@@ -184,7 +188,14 @@ def _limits(value: object, where: str) -> Limits:
         raise Wrong(("limits", "over"), "nothing can be over: name tasks, user_tasks or memory, too")
     memory = _memory(table["memory"]) if "memory" in table else None
     deadlines = _part_of_a_gpu(("limits", "user_deadlines"), table.get("user_deadlines", 100 * USER_DEADLINES))
-    return Limits(table.get("tasks"), memory, Over(over), where, table.get("user_tasks"), deadlines)
+    weight = table.get("user_weight", USER_WEIGHT)
+    if type(weight) is not int or not 1 <= weight <= MOST_USER_WEIGHT:
+        raise Wrong(("limits", "user_weight"), f"take a whole number of 1 to {MOST_USER_WEIGHT}")
+    highest = table.get("user_class", TaskClass.DEADLINE)
+    if highest not in _USER_CLASSES:
+        raise Wrong(("limits", "user_class"), f"take {', '.join(_USER_CLASSES)}")
+    tasks, user_tasks = table.get("tasks"), table.get("user_tasks")
+    return Limits(tasks, memory, Over(over), where, user_tasks, deadlines, weight, TaskClass(highest))
 
 
 def _part_of_a_gpu(path: TomlPath, value: object) -> float:

@@ -9,6 +9,7 @@ import msgspec
 
 from runlist.daemon.placement.conditions import Condition
 from runlist.daemon.placement.facts import Facts
+from runlist.model import DEFAULT_WEIGHT, TaskClass
 from runlist.proc.cgroup import CpuWeights, granted
 from runlist.settings.values import MAX_GROUP_NAME
 
@@ -28,6 +29,9 @@ CPU_WEIGHTS = CpuWeights()
 USER_DEADLINES = 0.5
 """Of a GPU, where rules say nothing else: one user alone must not have all that can be reserved, for ever."""
 
+USER_WEIGHT = DEFAULT_WEIGHT
+"""Where rules say nothing else: a user with many processes is as much as one with a single one."""
+
 
 class Over(StrEnum):
     """What happens to a process that would exceed a limit: it waits, is not started, or runs as batch."""
@@ -39,7 +43,9 @@ class Over(StrEnum):
 
 class Limits(msgspec.Struct, frozen=True):
     """The most tasks, of all and of one user, and the most bytes of memory on one GPU; None is no limit. `where` is
-    their line. `user_deadlines` is the part of a GPU that the deadlines of one user may take.
+    their line. `user_deadlines` is the part of a GPU that the deadlines of one user may take, and `user_weight` what
+    the tasks of one user in one class weigh together at most, beyond what rules give them. `user_class` is the most
+    important class that a user may ask for.
     """
 
     tasks: int | None = None
@@ -48,6 +54,8 @@ class Limits(msgspec.Struct, frozen=True):
     where: str = ""
     user_tasks: int | None = None
     user_deadlines: float = USER_DEADLINES
+    user_weight: int = USER_WEIGHT
+    user_class: TaskClass = TaskClass.DEADLINE
 
 
 class Match(msgspec.Struct, frozen=True):

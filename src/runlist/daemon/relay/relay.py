@@ -122,6 +122,7 @@ class Relay:
         except OSError:
             return False
         self._last = number
+        self.idle_since = time.monotonic()  # it looks at what it has taken once the socket can be read again
         self._taking = (number, patience_s, done)
         if self.is_running:
             self._time_it(patience_s)

@@ -218,12 +218,13 @@ class Relays:
         _log.warning("a relay hung and was ended, with its user's connections", user=uid, refused_s=penalty)
 
     def _end_an_idle_one(self) -> bool:
-        for uid, relay in list(self._relays.items()):
-            if not relay.connections:
-                del self._relays[uid]
-                relay.kill()
-                return True
-        return False
+        idle = {uid: relay for uid, relay in self._relays.items() if not relay.connections}
+        if not idle:
+            return False
+        longest = min(idle, key=lambda uid: idle[uid].idle_since)
+        del self._relays[longest]
+        idle[longest].kill()
+        return True
 
     def _look(self) -> None:
         """Every second: end those that hang, or that nobody needs."""

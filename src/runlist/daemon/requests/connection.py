@@ -44,11 +44,12 @@ class Connection:
         self._manager = manager
         self._loop = asyncio.get_running_loop()
         self._launcher = _Launcher(self, self._loop)
-        self._handlers = Handlers(peer, manager, self._launcher, status, stop, turns)
+        self._handlers = Handlers(peer, manager, self._launcher, self.tell, status, stop, turns)
         self._inbox = Inbox(MAX_REQUEST_BODY)
         self._decoder = msgspec.json.Decoder(wire.Request)
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
         self._borrowing: deque[asyncio.Future[int]] = deque()  # requests to lend that were not answered yet
+        self._telling: set[asyncio.Task[bool]] = set()
         self._uid = peer.uid
         self._turns = turns
         self._on_end = on_end
@@ -165,6 +166,12 @@ class Connection:
             self.close()
             raise
         return await asyncio.wait_for(borrowing, _BORROW_PATIENCE_S)
+
+    def tell(self, text: str) -> None:
+        """Have the launcher at the other end say a line to its user."""
+        telling = self._loop.create_task(self._send(wire.encode(wire.Note(text))))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
 
 
 class _Launcher:

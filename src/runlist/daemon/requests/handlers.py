@@ -37,7 +37,8 @@ _log = structlog.get_logger()
 
 class Handlers:
     """The requests of one `peer`. `regions` are the descriptors that came with those that were not served yet;
-    `launched` is the launcher that it said it is. A request to end sets `stop`.
+    `launched` is the launcher that it said it is, which `tell` has say a line to its user. A request to end sets
+    `stop`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Handlers:
         peer: Peer,
         manager: Manager,
         launcher: Borrower,
+        tell: Callable[[str], None],
         status: Callable[[int], wire.DaemonStatus],
         stop: asyncio.Event,
         turns: Turns,
@@ -54,7 +56,7 @@ class Handlers:
         self._pid, self._uid = peer
         self._manager = manager
         self._own = OwnSettings(manager)
-        self._launcher = launcher
+        self._launcher, self._tell = launcher, tell
         self._status_of = status
         self._stop_asked = stop
         self._turns = turns
@@ -111,9 +113,8 @@ class Handlers:
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
         region = self.regions.popleft() if request.region else None
-        notes = await self._manager.launches.begin(
-            request.pid, dict(request.settings), self._launcher, region, self._uid
-        )
+        settings, tell = dict(request.settings), self._tell if request.hears else None
+        notes = await self._manager.launches.begin(request.pid, settings, self._launcher, region, self._uid, tell)
         self.launched = request.pid
         return await self._tasks([], notes)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.queue import Command
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, sent_region
 from runlist.daemon.requests.rights import check_owner, check_right
@@ -20,8 +21,8 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
 from runlist.proc.owners import Owner, user_behind
-from runlist.proc.process import descendants, starts_of
-from runlist.settings.table import override, parse_request
+from runlist.proc.process import descendants, start_of, starts_of
+from runlist.settings.table import NO_SETTINGS, apply_changes, override, parse_request
 
 _QUEUE_LOOK_S = 0.2
 _COUNTS_S = 0.02
@@ -53,22 +54,33 @@ class Launches:
         self._processes = processes
         self._descriptors = descriptors
         self._opened = opened
-        self._waiting: dict[int, int] = {}  # users of launchers that wait
         self._next: tuple[float, int | None] | None = None  # when it was found out whose turn it is, and the launcher
 
     async def begin(
-        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
+        self,
+        pid: int,
+        settings: dict[str, str],
+        launcher: Borrower,
+        region_fd: int | None,
+        uid: int,
+        tell: Callable[[str], None] | None = None,
     ) -> list[str]:
-        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
-        Takes the region's descriptor over.
+        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them;
+        what happens later it is told by `tell`. Takes the region's descriptor over.
         """
+        began = start_of(pid)
         region = None if region_fd is None else await sent_region(self._descriptors, region_fd, uid)
         try:
-            _, said = parse_request(settings)
+            changes, said = parse_request(settings)
+            asked = apply_changes(changes, NO_SETTINGS)
+            if reason := self._placement.no_class(pid, Owner.of(pid, uid), asked):
+                raise RunlistError(f"the command is not started: {reason}")
             settings = await self._room_for(pid, settings, uid)
             await self._processes.find_ancestors(pid)
             outer = self._processes.root_of(pid)
-            root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region, asked_by=uid)
+            borrowers = OwnRight(), launcher
+            root = self._processes.add_root(pid, settings, borrowers, region, asked_by=uid, began=began)
+            root.tell = tell
         except BaseException:
             if region is not None:
                 region.close()
@@ -93,7 +105,7 @@ class Launches:
         root = self._processes.roots.get(pid)
         if root is None or launcher not in root.borrowers:  # the id may be another's by now
             return
-        root.borrowers = (OwnRight(),)
+        root.borrowers, root.tell = (OwnRight(),), None
         looked_at: set[int] = set()
         for _ in range(_LOOKS_AT_LEFT):
             left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
@@ -113,7 +125,7 @@ class Launches:
         queued = [task.task for task in managed if task.queued]
         everybody = [
             (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
-        ] + [(owner, f"the command of process {pid}") for pid, owner in self._waiting.items()]
+        ] + [(each.uid, f"the command of process {pid}") for pid, each in self._placement.queue.commands.items()]
         mine = [words for owner, words in everybody if uid in (0, owner)]
         return mine, len(everybody) - len(mine)
 
@@ -121,12 +133,13 @@ class Launches:
         """Wait until there is room for a launcher's command; returns the settings for it."""
         check_owner(pid, uid)
         check_right(settings, uid)
-        if self._processes.is_root(pid) or pid in self._waiting:
+        rules, queue = self._placement.rules, self._placement.queue
+        if self._processes.is_root(pid) or pid in queue.commands:
             raise RunlistError(f"process {pid} is managed already")
-        if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
+        if self._processes.is_full(uid, [each.owner.uid for each in queue.commands.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
-        rules, queue, owner = self._placement.rules, self._placement.queue, Owner.of(pid, uid)
-        self._waiting[pid], queue.commands[pid], self._next = uid, owner, None
+        owner = Owner.of(pid, uid)
+        queue.commands[pid], self._next = Command(owner, uid), None
         try:
             while rules.limits.over is Over.QUEUE:
                 if self._next_command() == pid:
@@ -134,7 +147,7 @@ class Launches:
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 check_owner(pid, uid)  # it may have given up
         finally:
-            del self._waiting[pid], queue.commands[pid]
+            del queue.commands[pid]
             self._next = None
         reason = queue.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
         if reason is not None and rules.limits.over is Over.REFUSE:

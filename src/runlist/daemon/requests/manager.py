@@ -27,6 +27,7 @@ from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.together import by, check_alone, check_others, is_by_its_user
 from runlist.daemon.tasks.managed import Asked, ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.changed_users import ChangedUsers
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.daemon.tree.processes import Processes
@@ -36,7 +37,7 @@ from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.model import Appear, Task
 from runlist.proc.owners import user_behind
-from runlist.proc.process import Program
+from runlist.proc.process import Program, start_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
@@ -84,6 +85,7 @@ class Manager:
         self.gpus = gpus
         self.census = census
         self.placement = placement
+        self._changed_users = ChangedUsers(processes, gpus, search.look_anew)
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption
@@ -101,10 +103,11 @@ class Manager:
         """Manage a process and its descendants. Without `wait` it must have GPU work now. Requests for the same process
         are met one after the other: each is told what became of the one before.
         """
+        began = start_of(pid)
         async with self._attaching.setdefault(pid, asyncio.Lock()):
-            return await self._attach(pid, settings, wait, uid)
+            return await self._attach(pid, settings, wait, uid, began)
 
-    async def _attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
+    async def _attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int, began: int | None) -> Outcome:
         started = time.perf_counter()
         if self.processes.is_root(pid) or pid in self.processes.managed:
             return self.change(pid, settings, uid)
@@ -119,7 +122,7 @@ class Manager:
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
             )
-        root = self.processes.add_root(pid, settings, asked_by=uid)
+        root = self.processes.add_root(pid, settings, asked_by=uid, began=began)
         root.awaited = True
         try:
             limit_memory(root, self.placement)
@@ -166,7 +169,7 @@ class Manager:
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
-        processes, named = self._targets(pid, uid), self.processes.named(pid)
+        processes, named = self._targets(pid, uid, acts=False), self.processes.named(pid)
         for task in (*self._tasks(processes), *self.processes.away(pid)):
             _check_may_go(task, uid)
         if (root := self.processes.asked(pid)) is not None:
@@ -239,6 +242,7 @@ class Manager:
                 own.let_go(lasting)
         if "group" in settings:
             self.placement.group_changed([*tasks, *(managed for managed, _ in away)])
+        notes += weight_notes(settings, tasks)
         return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
@@ -355,7 +359,10 @@ class Manager:
 
     # -- targets and rights ------------------------------------------------------------------------
 
-    def _targets(self, pid: int, uid: int) -> list[ManagedProcess]:
+    def _targets(self, pid: int, uid: int, *, acts: bool = True) -> list[ManagedProcess]:
+        """The processes that a pid names, which a user may manage; with `acts` one that is still that user's."""
+        if uid:
+            self._changed_users.let_go(self.processes.under(pid))
         processes = self.processes.under(pid)
         root = self._root(pid, processes)
         if root is None:
@@ -363,6 +370,8 @@ class Manager:
             raise NoTargetError(f"process {pid} is not managed: attach it first (`runlist ps` lists those that are)")
         if uid not in (0, root.uid):
             raise NoPermissionError(f"process {pid} belongs to user {root.uid}: only that user and root may manage it")
+        if acts and root.pid == pid and root.is_anothers:
+            raise NoTargetError(f"process {pid} is another user's now: detach it")
         return processes
 
     def _root(self, pid: int, processes: Sequence[ManagedProcess]) -> Root | None:
@@ -399,7 +408,8 @@ class Manager:
                         task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
-                if task.task.deadline != old.deadline and (reason := self.placement.no_deadline(task.task)):
+                asked = (task.task.task_class, task.task.deadline) != (old.task_class, old.deadline)
+                if asked and (reason := self.placement.beyond_ration(task.task)):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
             self.gpus.run({task.task.key.gpu for task in tasks}, {task.task.key for task in tasks})
@@ -412,6 +422,14 @@ class Manager:
                     task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
+
+
+def weight_notes(settings: dict[str, str], tasks: Sequence[ManagedTask]) -> list[str]:
+    """What a weight comes to beside tasks of others, for who asked for more than that."""
+    most = next((managed.task.most_weight for managed in tasks), None)
+    if most is None or "weight" not in settings or tasks[0].task.weight <= most:
+        return []
+    return [f"beside tasks of other users, yours weigh {most} together beyond what rules give them"]
 
 
 def _check_may_go(task: ManagedTask, uid: int) -> None:

@@ -23,8 +23,8 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-from runlist.proc.owners import Owner
-from runlist.proc.process import ProcessIds, Program, ancestors, start_of
+from runlist.proc.owners import Owner, may_answer_for
+from runlist.proc.process import ProcessIds, Program, ancestors, owner_of, start_of
 
 
 class Root(msgspec.Struct):
@@ -42,6 +42,7 @@ class Root(msgspec.Struct):
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
     quota: Quota = msgspec.field(default_factory=Quota)
+    tell: Callable[[str], None] | None = None  # says a line to its user, while there is anybody who hears it
     awaited: bool = False  # a request waits for it, and fails where the driver refuses a control
     refused: set[str] = set()  # controls that the driver refused to one of its processes
     ended: bool = False
@@ -56,6 +57,12 @@ class Root(msgspec.Struct):
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work
     idle_since: float = msgspec.field(default_factory=time.monotonic)  # none of its processes has had a context since
+
+    @property
+    def is_anothers(self) -> bool:
+        """Whether its process has become one of a user who is not its own."""
+        uid = None if self.ended else owner_of(self.pid)
+        return uid is not None and not may_answer_for(self.uid, uid)
 
     def forget_some(self) -> None:
         """Forget what was asked for processes that have ended, or become other programs: of the next few, whenever
@@ -436,10 +443,6 @@ class ManagedProcess:
     def groups(self) -> set[Group]:
         """Every channel group that is managed."""
         return {(context.client, group) for context in self.contexts() for group in context.groups}
-
-    def has_client(self, client: int) -> bool:
-        """Whether a context of a client is managed here."""
-        return any(context.client == client for context in self.contexts())
 
     def on_lost_files(self, lending: Lending) -> list[int]:
         """The keeper's keys of the contexts on files that the process no longer has open, after close or exec."""

@@ -24,7 +24,7 @@ from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.workers import Workers
 from runlist.daemon.undo.link import KeeperLink
-from runlist.errors import NoPermissionError, RunlistError
+from runlist.errors import NoPermissionError, NotAdmitted, RunlistError
 from runlist.model import TaskKey
 from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
@@ -339,15 +339,15 @@ class Adoption:
         root.refused.add(name)
 
     def _enter(self, process: ManagedProcess) -> None:
-        """Enter a process and its tasks in the books. Raises RunlistError where a policy refuses a task."""
+        """Enter a process and its tasks in the books. Raises NotAdmitted where a policy refuses a task."""
         for gpu, task in process.tasks.items():
             scheduler = self._gpus.scheduler(gpu)
             if task.task.key not in scheduler.tasks:
                 self._keep_limits(task)
                 if self._processes.is_over_memory(process.root, gpu):
                     task.suspend_for(SuspendedBy.MEMORY, "suspended: its tree holds more memory than its limit")
-                if reason := scheduler.refusal(task.task) or self._placement.no_deadline(task.task):
-                    raise RunlistError(f"process {process.pid} is not managed: {reason}")
+                if reason := scheduler.refusal(task.task) or self._placement.beyond_ration(task.task):
+                    raise NotAdmitted(f"process {process.pid} is not managed: {reason}")
                 scheduler.add(task)
             else:
                 scheduler.bind()
@@ -355,7 +355,7 @@ class Adoption:
             self._processes.enter(process)
 
     def _keep_limits(self, task: ManagedTask) -> None:
-        """Do what the limits say with a task that finds no room. Raises RunlistError when they refuse it."""
+        """Do what the limits say with a task that finds no room. Raises NotAdmitted when they refuse it."""
         reason = self._placement.queue.no_room(task.task.key.gpu, Owner(*task.task.owner))
         if reason is None:
             return
@@ -363,7 +363,7 @@ class Adoption:
         _log.info("a task is over the limit", pid=task.task.key.pid, reason=reason, so=over.value)
         match over:
             case Over.REFUSE:
-                raise RunlistError(f"process {task.task.key.pid} is not managed: {reason}")
+                raise NotAdmitted(f"process {task.task.key.pid} is not managed: {reason}")
             case Over.BATCH:
                 task.take_as_batch()
             case Over.QUEUE:

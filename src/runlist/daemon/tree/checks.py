@@ -14,6 +14,7 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Count, ManagedProcess, ManagedTask, SuspendedBy
+from runlist.daemon.tree.changed_users import ChangedUsers
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
@@ -38,6 +39,7 @@ class Checks:
         self._keeper = keeper
         self._placement = placement
         self._lending = lending
+        self.changed_users = ChangedUsers(processes, gpus)
 
     def check(self, files: bool, slices: bool, of: Container[int] = ()) -> None:
         """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put slices back
@@ -46,6 +48,7 @@ class Checks:
         self._admit_queued()
         self._lending.check()
         self._processes.forget_away()
+        self.changed_users.check()
         processes = [process for pid in list(self._processes.managed) if (process := self._processes.of(pid))]
         if files:
             self._check_files(processes)

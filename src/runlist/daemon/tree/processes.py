@@ -187,7 +187,11 @@ class Processes:
 
     def owner_of_client(self, client: int) -> int | None:
         """The process for which a client is managed."""
-        return next((pid for pid, process in self.managed.items() if process.has_client(client)), None)
+        return self.owners_of_clients().get(client)
+
+    def owners_of_clients(self) -> dict[int, int]:
+        """The processes for which clients are managed, by client; of several the first."""
+        return {context.client: pid for pid in reversed(self.managed) for context in self.managed[pid].contexts()}
 
     def _of(self, root: Root) -> list[ManagedProcess]:
         return [process for process in self.managed.values() if process.root is root]
@@ -202,22 +206,28 @@ class Processes:
         region: Region | None = None,
         *,
         asked_by: int = 0,
+        began: int | None = None,
         by_rule: bool = False,
     ) -> Root:
-        """Manage a process and its descendants, as its user or root asked. The root takes the region over. What a rule
-        names comes beside those that a user may have: nobody gets out of rules by having many.
+        """Manage a process and its descendants, as its user or root asked: the one that `began` then, if that is known.
+        The root takes the region over. What a rule names comes beside those that a user may have: nobody gets out of
+        rules by having many.
         """
         if self.is_root(pid):
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
         try:
             uid = self._user_of_new(pid, asked_by, by_rule=by_rule)
+            if began and start_of(pid) not in (began, 0):
+                raise NoTargetError(f"process {pid} has ended, and another one has its number")
         except BaseException:
             os.close(pidfd)
             raise
         owner = Owner.of(pid, uid)
         reads = self._reads.setdefault(owner, Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
-        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads))
+        root = Root(
+            pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads, self._keeper)
+        )
         root.by_rule, root.owner = by_rule, owner
         root.outer = self.root_of(pid)
         if pid in self.roots:  # of a process that has ended and left a tree
@@ -256,7 +266,7 @@ class Processes:
     def _driver_group(self, root: Root) -> CgroupLimit | None:
         """What a driver is to limit; nothing for a root that has ended, as its id may be another's."""
         lives = self._driver_limits.work and behind(root.pidfd) == root.pid
-        return self._driver_limits.enter(root.pid) if lives else None
+        return self._driver_limits.enter(root.pid) if lives and not root.is_anothers else None
 
     def _root_ended(self, root: Root) -> None:
         self._loop.remove_reader(root.pidfd)

@@ -17,7 +17,7 @@ from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
-from runlist.errors import NoTargetError, RunlistError
+from runlist.errors import NotAdmitted, NoTargetError, RunlistError
 from runlist.proc.owners import may_answer_for
 from runlist.proc.process import descendants, descendants_then, descriptor_count, owner_of, start_of
 
@@ -59,6 +59,7 @@ class Search:
         self._placement = placement
         self._wake = wake
         processes.on_end = self._one_ended
+        checks.changed_users.on_change = self.look_anew
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
@@ -176,6 +177,9 @@ class Search:
             await self._adoption.adopt(root, pid, new_only=True)
         except (RunlistError, OSError) as error:
             self._leave(pid, error)
+            if isinstance(error, NotAdmitted) and root.tell is not None:
+                root.tell(str(error))
+                root.tell = None  # one tells of them all: `ps` names the others
             if self._failed[pid] < TRIES:  # much fails once, as where something goes while it is looked at
                 self._failed[pid] += 1
                 self._schedule.forget(pid)
@@ -201,13 +205,17 @@ class Search:
             for pid in (top, *tree):
                 self._schedule.forget(pid)
 
+    def look_soon(self, pid: int) -> None:
+        """Have the next scan look at a process of a tree, whatever it looked like before."""
+        self._schedule.forget(pid)
+        self._wake()
+
     def look_anew(self, pid: int) -> None:
         """Look at a process again, however it looked before: it lent a file, or may be a rule's now."""
-        self._schedule.forget(pid)
+        self.look_soon(pid)
         self._passed_over.discard(pid)
         self._nobodys.pop(pid, None)
         self._left_alone.discard((pid, start_of(pid)))
-        self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of whoever answers for it, or one that a

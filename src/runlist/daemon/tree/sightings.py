@@ -88,6 +88,7 @@ class _Process(msgspec.Struct):
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
+    critical: bool | None = None  # whether it is to be latency-critical; None until it has a device
     comes: set[int] = set()  # to which GPUs it came, by the numbers that it gave: it has made a channel group there
     room_ms: dict[str, float] = {}  # how soon others were off for it, by GPU, until it is managed there
 
@@ -138,6 +139,7 @@ class Sightings:
         self._owners: Counter[_Owner] = Counter()  # of these
         self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
+        self._owner_of_client: dict[int, int] | None = None
         self._corrections = Corrections(checks)
 
     def close(self) -> None:
@@ -166,6 +168,7 @@ class Sightings:
     def hear(self, events: Sequence[Event]) -> None:
         """Take events in their order. All of them have happened: a control counts once, however often it was sent."""
         controls: set[tuple[int, int, int, int]] = set()
+        self._owner_of_client = None
         for event in events:
             if self._processes.is_ours(event.pid):
                 continue
@@ -265,6 +268,11 @@ class Sightings:
         known.last = time.monotonic()
         if event.entry and (entry := self._policy.entry(event.entry)) is not None:
             known.match = entry.match()
+        if event.kind is Kind.DEVICE and known.critical is None:
+            # There is time now: its first group is tens of ms away. Right behind that come requests of its own that
+            # take the driver 20 ms.
+            known.critical = self._is_to_be_critical(event.pid, known)
+            self._census.gpus()
         if event.kind is Kind.GROUP and event.gpu not in known.comes and len(known.comes) < MOST_GPUS:
             known.comes.add(event.gpu)
             self._make_room(event, known)
@@ -285,14 +293,19 @@ class Sightings:
         gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
-        if (root := self._search.root_of_new(event.pid)) is None:
-            return
-        with contextlib.suppress(RunlistError):  # bad settings: that is said where it is managed
-            if self._placement.class_of_new(event.pid, root, known.match) in _CRITICAL and gpu.make_room():
-                known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
+        critical = known.critical or self._is_to_be_critical(event.pid, known)
+        if critical and gpu.make_room():
+            known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
+
+    def _is_to_be_critical(self, pid: int, known: _Process) -> bool:
+        """Bad settings are said where it is managed."""
+        with contextlib.suppress(RunlistError):
+            root = self._search.root_of_new(pid)
+            return root is not None and self._placement.class_of_new(pid, root, known.match) in _CRITICAL
+        return False
 
     def _freed(self, event: Event) -> None:
-        if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
+        if event.kind in _TAKES_GROUPS and (owner := self._owner_of(event.client)) is not None:
             self._corrections.look_at(owner)
         known = self._known.get(event.pid)
         if known is None:
@@ -308,7 +321,7 @@ class Sightings:
         of it. Or the process has, by a client that nobody manages.
         """
         may_be_others = bool(event.parent & WATCH_OTHERS)
-        owners = {self._processes.owner_of_client(event.client), event.pid if may_be_others else None}
+        owners = {self._owner_of(event.client), event.pid if may_be_others else None}
         changed = [pid for pid in owners if pid in self._processes.managed and not self._corrections.is_due(pid)]
         meddles = may_be_others and self._corrections.is_new(event.pid)
         if (changed or meddles) and self._is_file(event):
@@ -316,6 +329,12 @@ class Sightings:
                 self._corrections.look_at(pid)
             if meddles:
                 self._corrections.set_all_right(but=event.pid)
+
+    def _owner_of(self, client: int) -> int | None:
+        """The process for which a client is managed: asked for once for all events that came together."""
+        if self._owner_of_client is None:
+            self._owner_of_client = self._processes.owners_of_clients()
+        return self._owner_of_client.get(client)
 
     def _closed(self, event: Event) -> None:
         if event.pid in self._processes.managed:

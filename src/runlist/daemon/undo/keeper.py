@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from runlist.planes.process.region import Region, RegionError, Words
 from runlist.planes.registry import choose_plane, load_ahead
-from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
+from runlist.wire import Connection, GuardRegion, KeeperMessage, KeepRecord, Unguard
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane, Replayer, Undo
@@ -43,6 +44,7 @@ class Keeper:
         self._plane = plane
         self._connection = Connection(daemon)
         self._guarded: dict[int, _Guarded] = {}
+        self._regions: dict[int, tuple[Region, Words]] = {}
         self._record: int | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(daemon, selectors.EVENT_READ, None)
@@ -70,6 +72,9 @@ class Keeper:
         if isinstance(message, Unguard):
             return
         fd = self._connection.inbox.fds.popleft()
+        if isinstance(message, GuardRegion):
+            self._regions[message.key] = Region(fd), message.words
+            return
         replayer = self._plane.replayer(fd)
         try:
             pidfd = os.pidfd_open(message.pid)
@@ -89,6 +94,8 @@ class Keeper:
         if guarded is not None:
             self._selector.unregister(guarded.pidfd)
             guarded.close()
+        if key in self._regions:
+            self._regions.pop(key)[0].close()
 
     def _undo(self) -> None:
         # First every slice, then the rest: no two tenants run at tiny slices on the way.
@@ -99,7 +106,10 @@ class Keeper:
                         guarded.replayer.replay(guarded.undo[step])
                     except OSError:
                         continue
-        for key in list(self._guarded):
+        for region, words in self._regions.values():  # last: a file of a tenant's, which it may have made slow
+            with contextlib.suppress(RegionError):
+                region.write(words)
+        for key in [*self._guarded, *self._regions]:
             self._forget(key)
         if self._record is not None:
             with contextlib.suppress(OSError):

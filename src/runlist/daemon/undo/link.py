@@ -14,7 +14,8 @@ from runlist.daemon import helper
 from runlist.daemon.undo.record import Record
 from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
-from runlist.wire import Connection, Guard, KeeperMessage, KeepRecord, Unguard
+from runlist.planes.process.region import Region, Words
+from runlist.wire import Connection, Guard, GuardRegion, KeeperMessage, KeepRecord, Unguard
 
 _log = structlog.get_logger()
 
@@ -36,6 +37,7 @@ class KeeperLink:
         self._on_hopeless = on_hopeless
         self._short_lives = 0
         self._guards: dict[int, tuple[int, Context]] = {}  # pid and context by key
+        self._regions: dict[int, tuple[Region, Words]] = {}  # likewise
         self._next_key = 1
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
@@ -55,6 +57,17 @@ class KeeperLink:
         self._tell(key)
         return key
 
+    def guard_region(self, region: Region, words: Words, key: int | None = None) -> int:
+        """Have the keeper write these words into a region if the daemon dies, in place of those of `key`; returns the
+        key for `unguard`.
+        """
+        if key is None:
+            key = self._next_key
+            self._next_key += 1
+        self._regions[key] = region, words
+        self._tell(key)
+        return key
+
     def hand_on(self, key: int, pid: int) -> None:
         """Another process has the file of a context now: it is undone for as long as that one lives."""
         before, context = self._guards[key]
@@ -68,7 +81,9 @@ class KeeperLink:
         self._tell(key)
 
     def unguard(self, key: int) -> None:
-        """Have the keeper forget a context that was put back or is gone."""
+        """Have the keeper forget a context, or a region, that was put back or is gone."""
+        if self._regions.pop(key, None) is not None:
+            self._send(Unguard(key), [])
         guarded = self._guards.pop(key, None)
         if guarded is not None:
             self._send(Unguard(key), [])
@@ -98,10 +113,14 @@ class KeeperLink:
         self._loop.add_reader(ours, self._lost)
         self._record.keeper(self._process.pid)
         self._send(KeepRecord(), [self._record.fd])
-        for key in self._guards:
+        for key in [*self._guards, *self._regions]:
             self._tell(key)
 
     def _tell(self, key: int) -> None:
+        if key in self._regions:
+            region, words = self._regions[key]
+            self._send(GuardRegion(key, words), [region.fileno()])
+            return
         pid, context = self._guards[key]
         self._send(Guard(key, pid, context.undo()), [context.handle.fileno()])
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runlist import files
+from runlist import files, trusted
 from runlist.errors import NoPermissionError, RunlistError, UsageError
 from runlist.operations.admission import Bound
 from runlist.operations.profiles.profile import MOST_KERNELS, Profile, wrong
@@ -116,10 +116,17 @@ class Store:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            folder = trusted.open_folder(self.folder, make=0o700)
+        except trusted.Untrusted as error:
+            raise NoPermissionError(f"{error}: no profiles can be kept there") from None
         except OSError as error:
             raise NoPermissionError(f"{self.folder}: {error.strerror}: no profiles can be kept there") from None
+        try:
+            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        except OSError as error:
+            raise NoPermissionError(f"{self.folder}: {error.strerror}: no profiles can be kept there") from None
+        finally:
+            os.close(folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -6,10 +6,11 @@ What was made or freed between the two is in none of them. So they are hints, as
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,23 +27,17 @@ _KEY, _OBJECT, _GROUP, _PROCESS, _FILE_KEY, _FILE = (
 _NUMBER = struct.Struct("<I")
 
 
-def open_left(folder: Path, described: maps.Described) -> int | None:
-    """A descriptor of a map in a folder; None where there is none, or it is of another version."""
-    try:
-        fd = bpf.get(str(folder / described.name))
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):
-        if bpf.describe(fd) == (described.kind, *described.sizes, described.entries):
-            return fd
-    os.close(fd)
-    return None
+def open_left(folder: Path) -> dict[str, int]:
+    """Descriptors of the maps to go on with: all of them, or none where one is missing or of another version. What an
+    owner is counted to have in the others would be there no more.
+    """
+    return _open(folder, {each.name for each in maps.MAPS if each.inherited})
 
 
 def made_before(folder: Path) -> list[Event]:
     """What processes that live had made, as if it was told now: the groups of each before what is on them."""
-    with contextlib.suppress(OSError), _opened(folder, (each.name for each in maps.MAPS if each.inherited)) as opened:
-        if {"processes", "groups", "objects", "files"} <= opened.keys():
+    with contextlib.suppress(OSError), _closing(open_left(folder)) as opened:
+        if opened:
             return sorted(_made(opened), key=lambda event: (event.pid, event.client, event.kind))
     return []
 
@@ -51,32 +46,43 @@ def take_out_reused(folder: Path) -> None:
     """Take out what processes had whose numbers others have by now: while no programs run, nobody hears that a process
     ends. It is for a moment when none run.
     """
-    with contextlib.suppress(OSError), _opened(folder, forgetting.NEEDED) as opened:
-        if "processes" not in opened:
+    with contextlib.suppress(OSError), _closing(_open(folder, forgetting.NEEDED)) as opened:
+        if not opened:
             return
         firsts = {
             _NUMBER.unpack(key)[0]: _PROCESS.unpack(value)[1] / 1e9 for key, value in opened["processes"].entries()
         }
         reused = {pid for pid, first in firsts.items() if start_of(pid) is not None and not _is_same(pid, first)}
-        if reused and len(opened) == len(forgetting.NEEDED):
+        if reused:
             forgetting.take_out(
                 {name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in opened.items()}, reused
             )
 
 
-@contextlib.contextmanager
-def _opened(folder: Path, names: Iterable[str]) -> Iterator[dict[str, bpf.Map]]:
-    """Those of these maps that are in a folder, and of this version."""
-    wanted = set(names)
-    opened: dict[str, bpf.Map] = {}
+def _open(folder: Path, names: Collection[str]) -> dict[str, int]:
+    """Descriptors of these maps of a folder: all, or none where one is missing or of another version."""
+    opened: dict[str, int] = {}
     try:
         for each in maps.MAPS:
-            if each.name in wanted and (fd := open_left(folder, each)) is not None:
-                opened[each.name] = bpf.Map(fd, *each.sizes)
-        yield opened
+            if each.name in names:
+                opened[each.name] = fd = bpf.get(str(folder / each.name))
+                if bpf.describe(fd) != (each.kind, *each.sizes, each.entries):
+                    raise OSError(errno.EINVAL, "of another version")
+    except OSError:
+        for fd in opened.values():
+            os.close(fd)
+        return {}
+    return opened
+
+
+@contextlib.contextmanager
+def _closing(opened: Mapping[str, int]) -> Iterator[dict[str, bpf.Map]]:
+    """Maps by their descriptors, which are closed behind."""
+    try:
+        yield {each.name: bpf.Map(opened[each.name], *each.sizes) for each in maps.MAPS if each.name in opened}
     finally:
-        for entries in opened.values():
-            os.close(entries.fd)
+        for fd in opened.values():
+            os.close(fd)
 
 
 def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
@@ -94,7 +100,7 @@ def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
         parent, kind, *_ = _OBJECT.unpack(value)
         if pid not in alive or (pid, client) not in fds:
             continue
-        cgroup, uid, name, when = alive[pid][0], alive[pid][3], alive[pid][8], time.monotonic()
+        cgroup, uid, name, when = alive[pid][0], alive[pid][2], alive[pid][6], time.monotonic()
         if kind == Kind.GROUP and (group := opened["groups"].get(key)) is not None:
             cgroup, _, _, uid, _, _, _, _, name, _ = _GROUP.unpack(group)
         yield Event(

@@ -22,10 +22,9 @@ def main() -> int:
     """Load what the daemon asks for on standard input, until it hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     daemon = socket.socket(fileno=0)
-    wanted = messages.asked(daemon.recv(messages.MAX_BYTES))
     try:
-        loaded = _load(wanted)
-    except (RunlistError, OSError) as error:
+        loaded = _load(messages.asked(daemon.recv(messages.MAX_BYTES)))
+    except (RunlistError, OSError, ValueError) as error:
         with contextlib.suppress(OSError):
             daemon.send(messages.answer(Answer(unable=str(error))))
         return 1

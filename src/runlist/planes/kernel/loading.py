@@ -92,12 +92,13 @@ def load(wanted: Wanted, data: bytes, tracing: int) -> Loaded:
 def _make_maps(loaded: Loaded, before: Path | None) -> None:
     types = Types(protocol.STRUCTS)
     described: int | None = None
+    if before is not None:
+        loaded.maps |= inheriting.open_left(before)
     with contextlib.suppress(OSError):  # they are for people alone
         described = bpf.load_types(types.blob())
     try:
         for each in maps.MAPS:
-            if each.inherited and before is not None and (fd := inheriting.open_left(before, each)) is not None:
-                loaded.maps[each.name] = fd
+            if each.name in loaded.maps:
                 continue
             ids = None
             if described is not None and each.kind is not bpf.MapType.RING:

@@ -58,6 +58,7 @@ MAPS = (
     Described("calls", MapType.HASH, "u64", "CALL", 1 << 14),
     Described("asked", MapType.LRU_HASH, "u32", "u64", 1 << 13),
     Described("owners", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
+    Described("budgets", MapType.LRU_HASH, "u64", "BUDGET", 1 << 14),
     Described("swept", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
     Described(
         "objects", MapType.HASH, "OBJECT_KEY", "OBJECT", _OWNERS * protocol.MOST_OBJECTS, pinned=True, inherited=True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from runlist.planes.interface import Capture, DriverFiles
+from runlist.planes.kernel import maps
 from runlist.planes.kernel.loading import Wanted
 from runlist.planes.kernel.names import Names
+from runlist.protocol import kernel_autogen as protocol
 
 MAX_BYTES = 1 << 16
 SHARED = (
@@ -17,6 +21,12 @@ SHARED = (
     "refusals", "swept", "asked",
 )  # fmt: skip
 """The maps whose descriptors come with the answer, in this order."""
+
+
+VERSION = zlib.crc32(repr((protocol.STRUCTS, maps.MAPS, SHARED)).encode())
+"""Of what is said, and of what is in maps and events: whoever installs another one while the daemon runs has it start
+the loader of that.
+"""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -33,6 +43,7 @@ def ask(wanted: Wanted) -> bytes:
     """The daemon's message."""
     return json.dumps(
         {
+            "version": VERSION,
             "shapes": {str(request): shape.hex() for request, shape in wanted.capture.shapes.items()},
             "rules": [rule.hex() for rule in wanted.capture.rules],
             "watched": {str(command): flags for command, flags in wanted.capture.watched.items()},
@@ -47,8 +58,8 @@ def ask(wanted: Wanted) -> bytes:
 
 
 def asked(message: bytes) -> Wanted:
-    """What the daemon asked."""
-    words = json.loads(message)
+    """What the daemon asked. Raises ValueError where it is of another version."""
+    words = _understood(message)
     above, pid, path = words["names"] or ("", 0, "")
     return Wanted(
         Capture(
@@ -67,12 +78,19 @@ def asked(message: bytes) -> Wanted:
 
 def answer(said: Answer) -> bytes:
     """The loader's message."""
-    return json.dumps({"unable": said.unable, "unpinned": said.unpinned, "lenient": said.lenient}).encode()
+    return json.dumps({"version": VERSION, **msgspec.structs.asdict(said)}).encode()
 
 
 def answered(message: bytes) -> Answer:
-    """What the loader said. Raises ValueError for what it never says."""
+    """What the loader said. Raises ValueError for what it never says, or where it is of another version."""
+    words = _understood(message)
+    return Answer(*(str(words.get(name, "")) for name in ("unable", "unpinned", "lenient")))
+
+
+def _understood(message: bytes) -> dict[str, Any]:
     words = json.loads(message)
     if not isinstance(words, dict):
-        raise ValueError("no answer")
-    return Answer(*(str(words.get(name, "")) for name in ("unable", "unpinned", "lenient")))
+        raise ValueError("no message")
+    if words.get("version") != VERSION:
+        raise ValueError("another version of Runlist was installed meanwhile: start the daemon anew")
+    return words

@@ -178,6 +178,13 @@ class Utilisation:
         )
         return sorted(DeviceSample(int(one.timeStamp), int(one.sampleValue.uiVal)) for one in found)
 
+    def newest(self) -> int | None:
+        """The newest sample of the whole GPU, in percent: a fortieth of the work of `device`. None if there is none."""
+        try:
+            return int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+        except pynvml.NVMLError:
+            return None
+
     def processes(self, since_us: int) -> list[ProcessSample]:
         """The newest sample of each process that has one newer than `since_us`."""
         found = _found(lambda: pynvml.nvmlDeviceGetProcessUtilization(self._handle, since_us))

@@ -28,7 +28,6 @@ from runlist.policies.parts.reservation import Reservation
 from runlist.policies.parts.segments import Segments
 from runlist.policies.parts.waiting import Waiting, earliest
 
-MIN_PERIOD_US = 10_000
 SHORTEST_LOOK_S = 0.001
 MIN_BEHIND_US, MAX_BEHIND_US = 2_000, 20_000
 LOOKS_PER_S = 170.0
@@ -101,8 +100,6 @@ class DeadlineLayer(Layer):
         if task.deadline is None:
             return "class deadline takes a budget and a period: say deadline=BUDGET/PERIOD, as 5ms/20ms"
         asked = f"{_text(task.deadline.budget_us)} in every {_text(task.deadline.period_us)}"
-        if task.deadline.period_us < MIN_PERIOD_US:
-            return f"{asked} cannot be kept: the shortest period is {_text(MIN_PERIOD_US)}"
         taken = {
             other: other.deadline.fraction
             for other in tasks

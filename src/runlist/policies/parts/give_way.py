@@ -24,16 +24,15 @@ from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.requests import Requests
 from runlist.policies.parts.rest import LONGEST_S, Rest
 from runlist.policies.parts.turns import TURN_US
+from runlist.policies.parts.window import NOTHING, SWITCH_S, WAITS_BELOW, WINDOW_S, Window, can_be_watched, window_of
 
-SWITCH_S = 0.28e-3
-"""What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
 CONTROLS_S = 1.2e-3
 """What suspending the background and resuming it costs."""
 
-WINDOW_S = 0.25
-"""Over how long turns are counted. Nothing is decided more often than that."""
 TRIAL_S = 0.1
 """The same of the first slices, and of newcomers: what falls behind is late by as much as that takes to see."""
+EARLY_S = 0.025
+"""So soon it shows that the GPU is full up. Nothing is gained then by counting for longer."""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -41,15 +40,18 @@ to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
 IN_VAIN_S = 1.0
 """What is at slices again so soon had given them up in vain."""
 
-SLOWED = 0.5
-"""A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
-a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
-"""
+KEEPS_UP = 0.7
+"""Who is busy for more than this part of the time beside slices falls behind by them."""
 STEADY = 1 / 3
-"""How much the newest window counts for the length of slices: there may be a dozen requests in it."""
+"""How much a window counts for the length of slices, beside what was before: there may be a dozen requests in it. Time
+in which nobody works counts as well: the budget is a part of all time.
+"""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+WORTH_BEGINNING = 2.0
+"""Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2
+"""So many windows in a row in which requests, or slices, do not fit are no chance."""
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
@@ -63,9 +65,10 @@ AS_MUCH, MOST_LOST = 1.5, 2.5
 """Requests may cost the GPU this many times what switches would: about as much; and the most, since they spare the
 program the time of these switches, too. Beyond, what is taken for a request is many, with the GPU idle between them.
 """
-AIMED_AT = 0.6
-"""Slices are tuned to this part of the budget, above which they are chosen: who waits for its host notices the longer
-ones as little (eager ResNet-50 beside matrix products, H200: 0.89 of the batch job's rate, not 0.86; p99 as alone).
+AIMED_AT = 0.75
+"""Slices are tuned to this part of the budget, above which they are chosen (eager ResNet-50 beside matrix products,
+H200: the batch job has 0.855 of its rate by all of the budget, and 0.89 by 0.6 of it, but the p99 is 1.17 of that alone
+then, not 1.04).
 """
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
@@ -78,13 +81,6 @@ LISTEN_S, LONGEST_LISTEN_S = 0.5, 4.0
 """How long nobody listens to requests that did not seem worth it, at first and at the longest. A program's start looks
 like that (after 10 s, a token loop had the GPU for its requests 1.6 s late, H200), and to listen costs little.
 """
-
-WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
-"""A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
-it is not any more."""
-
-HELD_UP = 0.75
-"""A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
 
 
 class Way(StrEnum):
@@ -113,56 +109,6 @@ class Manner(msgspec.Struct, frozen=True):
     at_once: bool = False
 
 
-class _Window(msgspec.Struct, frozen=True):
-    """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
-    in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
-    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
-    whether some of it has a latency to keep. Per second, and 0 where it does not tell: how often it waited for what it
-    had launched, for how long it launched, and how much. `longest_s` is the longest slice that does not slow it too
-    much.
-    """
-
-    length_s: float
-    gaps: float
-    held_s: float
-    waited_s: float
-    waits: float | None
-    told: bool
-    pressed: bool
-    waiting: float = 0.0
-    launching: float = 0.0
-    work: float = 0.0
-    longest_s: float = NEVER
-
-    @property
-    def cost(self) -> float:
-        """The part of the GPU that goes into switches."""
-        return self.gaps * SWITCH_S
-
-    @property
-    def spared(self) -> float:
-        """The part of that which slices can spare: each wait takes a switch beside any."""
-        return max(0.0, self.gaps - self.waiting) * SWITCH_S
-
-    def by_slices(self, slice_s: float) -> float:
-        """The part that these slices cost. The background is switched in after each of them while the foreground
-        launches; what is more is its own pauses, which no slice changes.
-        """
-        most = self.launching / (slice_s + SWITCH_S) * SWITCH_S if self.launching > 0 else NEVER
-        return min(self.spared, most)
-
-    def is_gpu_bound(self, slice_s: float) -> bool:
-        """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
-        more between two pauses than the switch to it costs, and more than a slice of the background can have held up.
-        """
-        if self.waits is not None and not WAITS_BELOW <= self.waits < WAITS_ABOVE:
-            return self.waits >= WAITS_ABOVE
-        return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
-
-
-_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
-
-
 class GiveWay:
     """The way in force on one GPU, chosen by what it costs, or `asked` for by name. `budget` is the part of the GPU
     that switches may cost.
@@ -171,11 +117,12 @@ class GiveWay:
     def __init__(self, asked: str, budget: float) -> None:
         self._asked = asked
         self._budget = budget
-        self._seen = _NOTHING  # the last window
+        self._seen = NOTHING  # the last window
         self._slice_us = FIRST_SLICE_US
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
         self._opened, self._ends, self._is_open, self._worth_a_look = -NEVER, -NEVER, False, False  # the window
+        self._early = False  # whether it ends early if the GPU is full up
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
         self._known: set[TaskKey] = set()  # of the foreground at any time
@@ -189,10 +136,13 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._no_slices = Rest(IN_VAIN_S)  # for who came to wait too often for them
+        self._no_slices_untold = Rest(LOOK_S)  # for who was found to wait for each piece beside them, and does not tell
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
-        self._fast = _NOTHING  # the last window at tiny slices
+        self._fast = NOTHING  # the last window at tiny slices
         self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
-        self._doubts = 0  # windows in a row in which requests did not fit
+        self._waits_cost = 0.0  # what switches for waits cost
+        self._tuned = -NEVER  # when slices were tuned, or begun
+        self._doubts = 0  # windows in a row in which the way did not fit
         self._listens = False  # to requests, before the background gives way to them
 
     def on_event(self, event: Event, now: float) -> bool:
@@ -227,7 +177,7 @@ class GiveWay:
         asked = {} if asked is None else asked
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
-            self._foreground, self._seen = frozenset(), _NOTHING
+            self._foreground, self._seen = frozenset(), NOTHING
             self._requests.clear()
             return Manner(off_until=max(asked.values(), default=None))
         self._meet([task for task in foreground if task.key not in self._known], foreground, now)
@@ -235,7 +185,7 @@ class GiveWay:
         look = self._ends if self._is_open else NEVER
         telling: list[Task] = []
         if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
-            telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
+            telling = self._requests.believed([task for task in foreground if can_be_watched(task)], now)
         watch = {task.key: self._requests.idle_s(task.key) for task in telling}
         self._requests.keep(watch)
         wants = telling if self.way is Way.REQUEST else []
@@ -292,23 +242,28 @@ class GiveWay:
         """Choose by a window that is full, and open the next while there is something to see."""
         if self._is_open and not reached(self._ends, now):
             return
-        works = self._worth_a_look
+        works, begins = self._worth_a_look, not self._is_open
         if self._is_open:
-            window = _window(foreground, background, self._before, now - self._opened)
+            window = window_of(foreground, background, self._before, now - self._opened)
+            if self._early and not window.full_up:
+                self._ends, self._early = self._opened + WINDOW_S, False
+                return
             self._conclude(window, now)
             works = window.gaps > 0 or self._requests.any_busy
         self._foreground = frozenset(task.key for task in foreground)
         self._before = {task.key: task for task in (*foreground, *background)}
         self._opened, self._is_open, self._worth_a_look = now, works, False
-        self._ends = now + (TRIAL_S if self.way is Way.SLICE and now == self._since else WINDOW_S)
+        self._early = self.way is Way.SWITCH and (begins or self._listens)
+        first_slices = self.way is Way.SLICE and now == self._since
+        self._ends = now + (EARLY_S if self._early else TRIAL_S if first_slices else WINDOW_S)
 
-    def _conclude(self, window: _Window, now: float) -> None:
+    def _conclude(self, window: Window, now: float) -> None:
         self._seen = window
         if self._asked == Way.SLICE:
-            self._tune(window)
+            self._tune(window, now)
         if self._asked != AUTO:
             return
-        choose: dict[Way, Callable[[_Window, float], Way]] = {
+        choose: dict[Way, Callable[[Window, float], Way]] = {
             Way.SWITCH: self._from_switch,
             Way.REQUEST: self._from_request,
             Way.SLICE: self._from_slice,
@@ -317,6 +272,7 @@ class GiveWay:
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look.begin(now)
+                self._tuned = now
                 if now - self._since >= IN_VAIN_S:
                     self._stays_s = 0.0
                 elif self._gave_up:
@@ -325,7 +281,7 @@ class GiveWay:
                 self._requests.clear()
             self.way, self._since, self._doubts = chosen, now, 0
 
-    def _from_switch(self, window: _Window, now: float) -> Way:
+    def _from_switch(self, window: Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
         self._fast = window
         begun, busy_s = self._requests.take(now)
@@ -333,7 +289,8 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            may_have = surely and _has_slices(window) and self._no_slices.over(now)
+            may_try = self._no_slices.over(now) and self._no_slices_untold.over(now)
+            may_have = surely and may_try and _has_slices(window, WORTH_BEGINNING)
             return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
@@ -348,26 +305,34 @@ class GiveWay:
         self._deaf.begin(now)
         return Way.SWITCH
 
-    def _from_request(self, window: _Window, now: float) -> Way:
+    def _from_request(self, window: Window, now: float) -> Way:
         """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         switches = self._fast.cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
         most = MOST_LOST if window.waited_s >= STILL_FULL * busy_s else AS_MUCH
-        worth = (
-            window.waits is None or _lost(window, begun, busy_s) <= most * switches
-        )  # a long wait is told at its end
+        # A long wait is told at its end.
+        worth = window.waits is None or _lost(window, begun, busy_s) <= most * switches
         fits = window.told and not host_bound and worth and window.cost <= 2 * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
         self._no_requests.begin(now)
+        self._fast = NOTHING  # it was before the requests
         return Way.SLICE if host_bound and _has_slices(window) else Way.SWITCH
 
-    def _from_slice(self, window: _Window, now: float) -> Way:
-        stayed = now - self._since >= self._stays_s
-        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
-        if not _has_slices(window):
+    def _from_slice(self, window: Window, now: float) -> Way:
+        if now - self._since < WINDOW_S and window.is_piecewise(self._fast):
+            self._no_slices_untold.begin(now)
+            return Way.SWITCH
+        slice_s = self._given_us / 1e6
+        bound = window.gaps > 0 and window.is_gpu_bound(slice_s) and window.is_held_up(slice_s)
+        waits_often = not _has_slices(window)
+        # Who has slices may be idle in one window, and others not: they are no reason, unless they fall behind.
+        self._doubts = self._doubts + 1 if bound or waits_often else 0
+        surely = window.busy > KEEPS_UP or self._doubts >= MOST_DOUBTS
+        self._gave_up = bound and surely and now - self._since >= self._stays_s
+        if waits_often and surely:
             self._no_slices.begin(now)
             return Way.SWITCH
         if self._gave_up:
@@ -375,71 +340,46 @@ class GiveWay:
         if self._look.over(now):
             self._no_slices.forget()
             return Way.SWITCH
-        self._tune(window)
+        if self._doubts:
+            return Way.SLICE
+        self._tune(window, now)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
-    def _tune(self, window: _Window) -> None:
-        """Slices so long that switches cost what is aimed at; waits take some of that, and leave some."""
-        if window.gaps:
-            given_s = self._given_us / 1e6
-            demand = window.by_slices(given_s) * (given_s + SWITCH_S)
-            self._demand = demand if self._demand is None else self._demand + STEADY * (demand - self._demand)
-            aim = max(FADES * self._budget, AIMED_AT * self._budget - window.waiting * SWITCH_S)
+    def _tune(self, window: Window, now: float) -> None:
+        """Slices so long that switches cost what is aimed at; waits take some of that, and leave some. Who works for
+        half of the time may have them cost twice as much meanwhile.
+        """
+        given_s = self._given_us / 1e6
+        demand, waits_cost = window.by_slices(given_s) * (given_s + SWITCH_S), window.waiting * SWITCH_S
+        if self._demand is None and window.gaps:
+            self._demand, self._waits_cost = demand, waits_cost
+        elif self._demand is not None:
+            since = now - self._tuned
+            before, newest = _weight(since), 1 - _weight(min(since, window.length_s))
+            self._demand = before * self._demand + newest * demand
+            self._waits_cost = before * self._waits_cost + newest * waits_cost
+        self._tuned = now
+        if self._demand is not None:
+            aim = max(FADES * self._budget, AIMED_AT * self._budget - self._waits_cost)
             wanted_s = min(self._demand / aim - SWITCH_S, window.longest_s, self._fast.longest_s)
             self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, 1e6 * wanted_s))
         if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
             self._given_us = round(self._slice_us)
 
 
-def _has_slices(window: _Window) -> bool:
-    """Whether the foreground keeps up beside some slices."""
-    return window.longest_s >= MIN_SLICE_US / 1e6
+def _weight(since_s: float) -> float:
+    """What was so long ago counts by this part."""
+    return float((1 - STEADY) ** (since_s / WINDOW_S))
 
 
-def _lost(window: _Window, begun: int, busy_s: float) -> float:
+def _has_slices(window: Window, margin: float = 1.0) -> bool:
+    """Whether the foreground keeps up beside some slices, so many times the shortest ones."""
+    return window.longest_s >= margin * MIN_SLICE_US / 1e6
+
+
+def _lost(window: Window, begun: int, busy_s: float) -> float:
     """The part of the GPU that it costs to serve requests: so many controls, and the time in which the program is busy
     and does not wait for the GPU.
     """
     return (begun * CONTROLS_S + max(0.0, busy_s - window.waited_s)) / window.length_s
-
-
-def _window(
-    foreground: Sequence[Task], background: Sequence[Task], before: Mapping[TaskKey, Task], length_s: float
-) -> _Window:
-    # Several tasks on one side are switched among each other, too: that is no pause of the foreground.
-    gaps = min(
-        sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
-        for side in (foreground, background)
-    )
-    held_s, waited_s, told = 0.0, 0.0, True
-    own_waited_s, own_launching_s, waits_n, work = 0.0, 0.0, 0, 0  # of those that had some of the GPU
-    for task in foreground:
-        then = before.get(task.key, task)
-        held = task.usage.held_s - then.usage.held_s
-        held_s += held
-        if task.activity is not None and then.activity is not None:
-            # Anybody can write anything there: nobody counts for more than one that did nothing else.
-            waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
-            launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
-            waited_s += waited
-            if held > 0:
-                own_waited_s += waited
-                own_launching_s += launching
-                work += task.activity.work - then.activity.work
-                waits_n += max(0, task.activity.waits - then.activity.waits)
-        told &= held <= 0 or _can_be_watched(task)
-    own_s = own_waited_s + own_launching_s
-    waits = own_waited_s / own_s if own_s > 0 else None
-    # Several that launch all the time have no more of it for their waits than one.
-    launching_s = min(own_launching_s, length_s)
-    longest_s = SLOWED * launching_s / waits_n - SWITCH_S if waits_n else NEVER
-    pressed = any(task.target_p99_us is not None for task in foreground)
-    return _Window(
-        length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed,
-        waits_n / length_s, own_launching_s / length_s, work / length_s, longest_s,
-    )  # fmt: skip
-
-
-def _can_be_watched(task: Task) -> bool:
-    return task.task_class == TaskClass.LATENCY and task.activity is not None

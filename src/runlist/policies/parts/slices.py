@@ -8,6 +8,7 @@ import msgspec
 
 from runlist.model import Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import reached
+from runlist.policies.parts.rations import rations
 from runlist.policies.parts.remembered import MOST, remembered
 from runlist.policies.parts.together import as_one
 
@@ -175,7 +176,7 @@ class WeightedSlices:
         if len(backlogged) < 2:
             window.calm += 1
             return True
-        total, weights = sum(held[name] for name in backlogged), {name: _weight(groups[name]) for name in backlogged}
+        total, weights = sum(held[name] for name in backlogged), _weights({name: groups[name] for name in backlogged})
         all_weights = sum(weights.values())
         targets = {name: total * weight / all_weights for name, weight in weights.items()}
         off = [name for name in backlogged if abs(held[name] - targets[name]) > self._resolution(groups[name], window)]
@@ -213,7 +214,7 @@ class WeightedSlices:
         """Slices by weight and factor, within bounds."""
         members = [task for group in groups.values() for task in group]
         round_us = _base_us(members) * len(members)
-        weights = {name: _weight(group) for name, group in groups.items()}
+        weights = _weights(groups)
         all_weights = sum(weights.values())
         wanted: dict[TaskKey, float] = {}
         for name, group in groups.items():
@@ -222,7 +223,7 @@ class WeightedSlices:
             inner = sum(task.weight for task in group)
             for task in group:
                 wanted[task.key] = group_us * task.weight / inner
-        scale = max(1.0, MIN_US / min(wanted.values()))
+        scale = max(min(1.0, MAX_US / max(wanted.values())), MIN_US / min(wanted.values()))
         return {key: min(MAX_US, scale * us) for key, us in wanted.items()}
 
     def _settled(self, wanted: dict[TaskKey, float]) -> dict[TaskKey, int]:
@@ -250,5 +251,6 @@ def _base_us(members: Sequence[Task]) -> int:
     return SHORT_BASE_US if any(task.task_class in IMPATIENT for task in members) else BASE_US
 
 
-def _weight(group: Sequence[Task]) -> int:
-    return max(task.weight for task in group)
+def _weights(groups: Mapping[str, Sequence[Task]]) -> dict[str, float]:
+    left = rations(groups, groups)
+    return {name: max(task.weight for task in group) * left.get(name, 1.0) for name, group in groups.items()}

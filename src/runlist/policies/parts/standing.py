@@ -121,17 +121,20 @@ class Standing:
 
     def pass_time(self, now: float) -> None:
         """Save what may be spent since the last time."""
-        # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
-        owing = list(self._owing())
-        saved = self._budget * (now - self._saved_at) / max(1, len(owing))
+        # Owners who owe something share what may be spent, and so do the tasks of each: else each process of a crowd
+        # had a budget of its own, or left others next to nothing of theirs.
+        owing = self._owing()
+        for accounts in owing:
+            for account in accounts:
+                account.save(self._budget * (now - self._saved_at) / len(owing) / len(accounts))
         self._saved_at = now
-        for account in owing:
-            account.save(saved)
 
     def looks(self, now: float) -> Iterator[float]:
         """In how many seconds somebody is listened to again: nothing else may happen until then."""
-        owing = list(self._owing())
-        yield from ((BURST_S - each.balance) * len(owing) / self._budget for each in owing if each.ignored)
+        owing = self._owing()
+        for accounts in owing:
+            many = len(owing) * len(accounts)
+            yield from ((BURST_S - each.balance) * many / self._budget for each in accounts if each.ignored)
         yield from (owner.rest.until - now for owner in self._owners.values() if not owner.rest.over(now))
 
     def why(self, key: TaskKey, now: float) -> str:
@@ -149,9 +152,16 @@ class Standing:
             return f"its announcements are ignored for a while, since there are so many: {said}"
         return f"its announcements are ignored: {said}" if ignored else f"announces its work: {said}"
 
-    def _owing(self) -> Iterator[_Account]:
-        yield from (each.account for each in self._speakers.values() if each.account and each.account.owes)
-        yield from (each.gone for each in self._owners.values() if each.gone.owes)
+    def _owing(self) -> list[list[_Account]]:
+        """The accounts that owe something, by owner."""
+        owing: dict[int, list[_Account]] = {}
+        for speaker in self._speakers.values():
+            if speaker.account is not None and speaker.account.owes:
+                owing.setdefault(id(speaker.owner), []).append(speaker.account)
+        for owner in self._owners.values():
+            if owner.gone.owes:
+                owing.setdefault(id(owner), []).append(owner.gone)
+        return list(owing.values())
 
     def _count_one(self, owner: _Answerer, now: float) -> None:
         """Where there are more than it is worth, listen for a while to none of who has more than a part of that."""

@@ -34,6 +34,10 @@ class Tail:
         latencies = sorted(latency_s for _, latency_s in self._recent(now))
         return percentile(latencies, 99) if latencies else None
 
+    def all_since(self, since: float, now: float) -> bool:
+        """Whether it is the p99 of requests that ended after `since` alone."""
+        return all(at > since for at, _ in self._recent(now))
+
     def exceeds(self, limit_s: float, now: float, since: float) -> bool:
         """Whether requests that ended after `since` alone put the p99 above a limit: none is acted on twice."""
         recent = list(self._recent(now))

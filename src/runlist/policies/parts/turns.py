@@ -8,6 +8,7 @@ import msgspec
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.rations import rations
 from runlist.policies.parts.remembered import remembered
 from runlist.policies.parts.together import as_one
 
@@ -99,7 +100,8 @@ class WeightedTurns:
         self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
         self._in: dict[TaskKey, str] = {}  # the background, at the last call: what each task shares as
         self._weights: dict[TaskKey, int] = {}  # of these, then
-        self._group_weights: dict[str, int] = {}
+        self._group_weights: dict[str, float] = {}
+        self._rations: Mapping[str, float] = {}  # what their owners leave groups of their weights
         self._found: Mapping[TaskKey, TaskKey] = {}  # as which of these a task of the background is found
         self._workload = _Workload()
         self._parked_look = _ParkedLook()
@@ -180,7 +182,9 @@ class WeightedTurns:
     def _enter(self, background: Sequence[Task], now: float) -> None:
         """Newcomers, and tasks that were away, start level with the others."""
         present = {task.key: task for task in background}
-        entering = {key for key, task in present.items() if self._in.get(key) != task.shares_as}
+        names = {task.key: task.shares_as for task in background}
+        self._weigh(present, names)
+        entering = {key for key, name in names.items() if self._in.get(key) != name}
         for key in present.keys() - entering:
             self._groups[self._in[key]].seen = self._members[key].account.seen = now
         if entering:
@@ -189,11 +193,23 @@ class WeightedTurns:
             for key in entering:
                 group, member = self._level(present[key], rest)
                 group.seen = member.account.seen = now
-        self._in = {key: task.shares_as for key, task in present.items()}
+        self._in = names
+
+    def _weigh(self, present: Mapping[TaskKey, Task], names: Mapping[TaskKey, str]) -> None:
         self._weights = {key: _weight(task) for key, task in present.items()}
         self._group_weights = {}
-        for key, name in self._in.items():
+        for key, name in names.items():
             self._group_weights[name] = max(self._group_weights.get(name, 0), self._weights[key])
+        if all(task.most_weight is None for task in present.values()):
+            self._rations = {}
+            return
+        groups: dict[str, list[Task]] = {}
+        for key, name in names.items():
+            groups.setdefault(name, []).append(present[key])
+        parked = {key for key, member in self._members.items() if member.parked}
+        self._rations = rations(groups, {name for key, name in names.items() if key not in parked})
+        for name, left in self._rations.items():
+            self._group_weights[name] *= left
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
         """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of
@@ -208,7 +224,8 @@ class WeightedTurns:
             for other in rest
         ):
             left = self._groups.get(member.group, group)
-            group.virtual = min(max(group.virtual, left.virtual, self._clock), self._clock + ahead)
+            most = self._clock + ahead / self._rations.get(task.shares_as, 1.0)
+            group.virtual = min(max(group.virtual, left.virtual, self._clock), most)
             group.last = max(group.last, left.last)
         member.group = task.shares_as
         member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)

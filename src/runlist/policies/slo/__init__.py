@@ -3,11 +3,13 @@
 Tasks with a target (p99) report how long their requests took. Four times a second the p99 of the last second is
 compared with the target: when it comes near, all tasks of lower classes that have no target of their own get a smaller
 part of the GPU together, at once (times 0.7); while it is well below, a little more (3 % of the GPU). Near a part that
-failed the steps are small and rare. Caps keep the part. While requests queue, the background is stopped. Before more
-than one request in a hundred of a second took too long, it is stopped at once, until more late requests are affordable.
+failed the steps are small and rare. Caps keep the part. What the p99 is with a smaller part is in reach: one as good as
+that is no reason to give less, and a target out of reach counts as 1.3 times what is. While requests queue, the
+background is stopped. Before more than one request in a hundred of a second took too long, it is stopped at once, until
+more late requests are affordable.
 
 Good for: a service with a latency target beside batch jobs that should get all that is left.
-Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
+Fails: a target that cannot be kept even alone is missed by more, a sixth at most. A request that comes while the
 background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none.
 The p99 of single seconds varies: one that alone comes near the target is missed at times.
 """
@@ -26,6 +28,7 @@ from runlist.policies.parts.floor import Floor
 from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.pace import reached
 from runlist.policies.parts.pressure import Pressure
+from runlist.policies.parts.reach import SETTLES_S, Reach
 from runlist.policies.parts.tail import Tail
 from runlist.policies.parts.waiting import Waiting, earliest
 
@@ -65,6 +68,7 @@ class SloLayer(Layer):
         self._tails: dict[TaskKey, Tail] = {}
         self._brakes: dict[TaskKey, Brake] = {}
         self._pressures: dict[TaskKey, Pressure] = {}
+        self._reaches: dict[TaskKey, Reach] = {}
         self._targets_s: dict[TaskKey, float] = {}
         self._waiting = Waiting(below)
         self._floor = Floor(LOWEST, BREAK_S)
@@ -75,6 +79,7 @@ class SloLayer(Layer):
         self._used = 1.0  # the part of it that they had
         self._looked = float("-inf")
         self._lowered = float("-inf")
+        self._less_since: float | None = None  # when it was lowered, if it was not raised since
         self._why = ""
 
     def on_event(self, event: Event, now: float) -> bool | None:
@@ -89,7 +94,7 @@ class SloLayer(Layer):
     def _hear(self, report: Report, now: float) -> bool:
         """Returns whether the background is to be stopped by it, or let go."""
         key, latency_s = report.key, report.latency_s
-        target_s = self._targets_s[key]
+        target_s = self._reaches[key].target_s(self._targets_s[key])
         self._tails[key].add(latency_s, now)
         late = self._brakes[key].add(latency_s > target_s, now)
         if late:
@@ -108,12 +113,14 @@ class SloLayer(Layer):
         self._tails = {task.key: self._tails.get(task.key) or Tail() for task in targets}
         self._brakes = {task.key: self._brakes.get(task.key) or Brake(now) for task in targets}
         self._pressures = {task.key: self._pressures.get(task.key) or Pressure() for task in targets}
+        self._reaches = {task.key: self._reaches.get(task.key) or Reach() for task in targets}
         self._targets_s = {task.key: (task.target_p99_us or 0.0) / 1e6 for task in targets}
         lowest = min(RANK[task.task_class] for task in targets)
         background = [task for task in tasks if task.target_p99_us is None and RANK[task.task_class] > lowest]
         self._background = frozenset(task.key for task in background)
         if all(tail.silent(now) for tail in self._tails.values()):
             self._aimd.reset()
+            self._less_since, self._reaches = None, {key: Reach() for key in self._reaches}
             self._why, self._looked, self._stopped = "", now, False
             return earliest(now, self.below.decide(tasks, now), now + SILENT_LOOK_S)
         if reached(self._looked + INTERVAL_S, now):
@@ -144,7 +151,8 @@ class SloLayer(Layer):
         return ", ".join(filter(None, (self.below.why(key), *((self._why, stopped) if concerned else ()))))
 
     def _forget(self) -> None:
-        self._tails, self._brakes, self._pressures, self._held, self._background = {}, {}, {}, {}, frozenset()
+        self._tails, self._brakes, self._pressures, self._reaches = {}, {}, {}, {}
+        self._held, self._background, self._less_since = {}, frozenset(), None
         self._looked = float("-inf")
         self._why = ""
 
@@ -163,26 +171,36 @@ class SloLayer(Layer):
     def _adjust(self, targets: Sequence[Task], now: float) -> None:
         """Give the background less or more."""
         worst: tuple[float, float, float] | None = None  # p99 by target, and both
-        danger = False
+        danger, comfort = False, True
         for task in targets:
-            tail, target_s = self._tails[task.key], self._targets_s[task.key]
+            tail, reach, target_s = self._tails[task.key], self._reaches[task.key], self._targets_s[task.key]
             p99_s = tail.p99_s(now)
             if p99_s is None or target_s <= 0:
                 continue
+            was_in_reach, danger_s = reach.has(target_s), reach.danger_s(target_s, self._headroom)
+            settled = self._less_since is not None and tail.all_since(self._less_since + SETTLES_S, now)
+            reach.look(p99_s, settled, p99_s > danger_s, now)
+            if reach.has(target_s) is not was_in_reach:
+                self._brakes[task.key] = Brake(now)  # what was late is another matter now
             worst = max(worst or (0.0, 0.0, 0.0), (p99_s / target_s, p99_s, target_s))
-            danger = danger or tail.exceeds((1 - self._headroom) * target_s, now, self._lowered)
+            danger = danger or tail.exceeds(reach.danger_s(target_s, self._headroom), now, self._lowered)
+            comfort = comfort and p99_s < reach.comfort_s(target_s, COMFORT * self._headroom)
         if worst is None:
             return
         if danger:
             self._lower(now)
-        elif worst[0] < 1 - COMFORT * self._headroom and self._used > USES_IT * self._aimd.share:
+        elif comfort and self._used > USES_IT * self._aimd.share:
+            before = self._aimd.share
             self._aimd.raise_(self._load(now), now)
+            if self._aimd.share > before:
+                self._less_since = None
         p99, target = _ms(worst[1]), _ms(worst[2])
         self._why = f"p99 {p99} of {target}: background at {100 * self._aimd.share:.0f} %"
 
     def _lower(self, now: float) -> None:
         self._aimd.lower(self._used, self._load(now), now)
         self._lowered = now
+        self._less_since = now if self._less_since is None else self._less_since
 
     def _load(self, now: float) -> float:
         return sum(tail.rate(now) for tail in self._tails.values())

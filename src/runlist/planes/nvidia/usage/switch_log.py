@@ -70,6 +70,9 @@ class SwitchLogUsage:
         """Add the idle time that samples tell, and ask for more samples where they could tell something."""
         if self._answer is None and self._idle.wants_samples(until_ns):
             self._answer = self._submit(utilisation.device, self._idle.sampled_ns // 1000)
+        elif self._answer is None and self._idle.may_presume:
+            for pid, seconds in self._idle.presume(utilisation.newest()).items():
+                reading.add(pid, Usage(idle_s=seconds))
         if self._answer is None or not self._answer.done():
             return
         answer, self._answer = self._answer, None

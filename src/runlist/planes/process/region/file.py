@@ -43,6 +43,9 @@ MOST_ROOM = 16 << 20
 make a hole of all that: whoever touches the file meanwhile waits, for a second where there are some gigabytes.
 """
 
+Words = list[tuple[int, int]]
+"""Places in the file, and the 64 bits that go there."""
+
 _BLOCK = 512
 """The unit of `st_blocks`."""
 
@@ -156,35 +159,28 @@ class Region:
                 break
         return head
 
+    def write(self, words: Words) -> None:
+        """Write words of these functions, in their order."""
+        for at, value in words:
+            self._pwrite(at, value)
+
     def set_memory(self, limit: int | None) -> None:
         """Limit what the tree may hold on each GPU, in bytes; None for no limit. Limits of single GPUs go."""
-        self._write_limit("memory", limit)
+        self.write(memory_words(limit))
 
     def set_memory_on(self, index: int, limit: int | None) -> None:
         """The same for one GPU, by its place in the region."""
-        self._write_values("memory", limit, DEVICE, DEVICES_AT + index * DEVICE.size)
+        self.write(_limit_words("memory", limit, DEVICE, DEVICES_AT + index * DEVICE.size))
 
     def set_cap(self, fraction: float | None) -> None:
         """Limit the tree's time on each GPU, 0 to 1, from inside its processes; None for no limit. Caps of single GPUs
         go.
         """
-        self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
+        self.write(cap_words(fraction))
 
     def set_unseen(self, index: int, octets: int) -> None:
         """Have the tree's processes count so many bytes on a GPU beside what their slots tell."""
-        self._pwrite(DEVICES_AT + index * DEVICE.size + DEVICE.offsets["unseen"], octets)
-
-    def _write_limit(self, name: str, limit: int | None) -> None:
-        """Write a limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a
-        limit of its own would take that one.
-        """
-        for record, start in ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES))):
-            self._write_values(name, limit, record, start)
-
-    def _write_values(self, name: str, limit: int | None, record: Structure, start: int) -> None:
-        value = NO_LIMIT if limit is None else limit
-        self._pwrite(start + record.offsets[f"{name}_value"], value)
-        self._pwrite(start + record.offsets[f"{name}_check"], value ^ NO_LIMIT)
+        self.write(unseen_words(index, octets))
 
     def _check_size(self) -> None:
         try:
@@ -219,6 +215,37 @@ class Region:
         if self._memory is None:
             self._memory = Mapped(self._fd, FILE_BYTES)
         return self._memory
+
+
+def memory_words(limit: int | None) -> Words:
+    """What `Region.set_memory` writes."""
+    return _words_everywhere("memory", limit)
+
+
+def cap_words(fraction: float | None) -> Words:
+    """What `Region.set_cap` writes."""
+    return _words_everywhere("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
+
+
+def unseen_words(index: int, octets: int) -> Words:
+    """What `Region.set_unseen` writes."""
+    return [(DEVICES_AT + index * DEVICE.size + DEVICE.offsets["unseen"], octets)]
+
+
+def _words_everywhere(name: str, limit: int | None) -> Words:
+    """A limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a limit of its
+    own would take that one.
+    """
+    places = ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES)))
+    return [word for record, start in places for word in _limit_words(name, limit, record, start)]
+
+
+def _limit_words(name: str, limit: int | None, record: Structure, start: int) -> Words:
+    value = NO_LIMIT if limit is None else limit
+    return [
+        (start + record.offsets[f"{name}_value"], value),
+        (start + record.offsets[f"{name}_check"], value ^ NO_LIMIT),
+    ]
 
 
 def _unusable(error: OSError) -> RegionError:

@@ -1,0 +1,84 @@
+"""Clients that share a GPU operation by operation, and calls that mean something to what others have queued, or to a
+whole context: the same as without the library.
+"""
+
+from __future__ import annotations
+
+from tests.native.guests import Guests
+from tests.native.test_operations import QUEUED, environment
+
+INVALID_VALUE = 1
+EALREADY = -114
+
+
+def lines(guests: Guests, *words: object) -> list[str]:
+    # A handle that is none is answered by a crash.
+    return guests.lines("operations-calls", *words, env=environment(guests, RUNLIST_EMULATED_CRASHES="1"))
+
+
+def test_a_launch_is_made_with_what_its_function_was_set_to(guests: Guests) -> None:
+    assert lines(guests, "attributes") == [f"queued {QUEUED}", "ended 0", f"refused {INVALID_VALUE}", "word 5"]
+
+
+def test_what_is_changed_is_changed_after_what_is_queued(guests: Guests) -> None:
+    assert lines(guests, "changes") == ["1", "1", "1", "1"]
+
+
+def test_a_whole_context_waits_and_is_recorded(guests: Guests) -> None:
+    assert lines(guests, "contexts") == ["waited 5", "recorded 6"]
+
+
+def test_attributes_of_streams_are_those_of_the_streams_named(guests: Guests) -> None:
+    spin, yielding = 2, 3
+    assert lines(guests, "streams") == [f"{yielding} {yielding}", f"{spin}", f"{yielding} {yielding}"]
+
+
+def test_graphs_record_events_and_wait_for_them(guests: Guests) -> None:
+    assert guests.lines("operations-calls", "graphs", env=guests.environment(PLAIN="1")) == ["recorded 5", "waited 6"]
+    assert lines(guests, "graphs") == ["recorded 5", "waited 6"]
+
+
+def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Guests) -> None:
+    told = ["told 5", "told 6", "read 9"]
+    assert guests.lines("operations-calls", "processes", env=guests.environment(PLAIN="1")) == told
+    assert lines(guests, "processes") == told
+
+
+def test_the_librarys_own_functions_are_called_in_any_order_by_threads_and_children(guests: Guests) -> None:
+    done = guests.run("operations-calls", "anyhow", env=environment(guests, RUNLIST_EMULATED_CRASHES="1"))
+    assert (done.code, done.lines) == (0, ["right"]), done
+
+
+def test_who_becomes_a_client_too_early_is_told_so_once(guests: Guests) -> None:
+    done = guests.run("operations-calls", "early", env=environment(guests))
+    assert (done.code, done.lines) == (0, ["0", f"{EALREADY}"])
+    (said,) = done.err.splitlines()
+    assert said == "runlist: orion_set_client_idx: no such client now: start the scheduler first, with more clients"
+    quiet = guests.run("operations-calls", "early", env=environment(guests, ORION_LOG_LEVEL="1"))
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_a_client_waits_for_what_its_thread_gave_before_it_was_one(guests: Guests) -> None:
+    assert lines(guests, "before") == ["started 1", f"asked {QUEUED}", "became 1"]
+
+
+# -- green contexts --------------------------------------------------------------------------------
+
+
+def test_a_stream_of_a_green_context_is_its_makers(guests: Guests) -> None:
+    assert lines(guests, "owned") == [f"queued {QUEUED}", "launched 1"]
+
+
+def test_a_primary_context_is_waited_for_with_its_green_ones(guests: Guests) -> None:
+    assert lines(guests, "awaited") == ["primary 0", f"green 0 {QUEUED}"]
+
+
+def test_a_green_context_ends_and_another_begins(guests: Guests) -> None:
+    told = [[f"queued {QUEUED}", f"words {turn} {turn + 10}"] for turn in range(3)]
+    assert lines(guests, "again") == [line for both in told for line in both]
+
+
+def test_two_clients_have_streams_of_one_green_context(guests: Guests) -> None:
+    plain = guests.lines("operations-calls", "shared", env=guests.environment(PLAIN="1"))
+    assert plain[0].startswith("1 ")
+    assert lines(guests, "shared") == plain

@@ -45,6 +45,13 @@ def test_requests_that_fall_behind_by_switch_are_served_whole_at_once(background
     assert ours.p99 < 10 * alone.p99
 
 
+@pytest.mark.parametrize("program", ["callbacks", "fft"])
+def test_a_program_that_tells_nothing_and_waits_for_each_piece_does_not_fall_behind_for_ever(program: str) -> None:
+    untold = replace(PROGRAMS[program], spec=replace(PROGRAMS[program].spec, tells=False))
+    alone = pairs.simulate(untold, [], WAYS[DEFAULT], 1.5)
+    assert pairs.simulate(untold, BACKGROUNDS["products"], WAYS[AUTO], 1.5).p50 < 3 * alone.p50
+
+
 def test_a_pair_is_compared_with_each_side_alone() -> None:
     found = compare("kernel", "products", [DEFAULT, AUTO], seconds=0.5, seeds=[1])
     assert list(found) == [DEFAULT, AUTO]

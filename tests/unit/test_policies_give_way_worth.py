@@ -33,3 +33,27 @@ def test_who_works_for_half_of_the_time_has_shorter_slices_meanwhile() -> None:
             gpu.now += rests
         slices[rests] = gpu.manner.turn_us
     assert slices[WINDOW_S] == pytest.approx(slices[0.0] / 2, rel=0.4)
+
+
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize(("held", "way"), [(100e-6, Way.SWITCH), (300e-6, Way.SLICE)])
+def test_without_counted_waits_who_does_no_more_at_a_time_beside_slices_waits_for_each_piece(
+    held: float, way: Way, tells: bool
+) -> None:
+    """A program that polls, or is not under the library; one that was started under an older one tells how long."""
+    told = {"waits": 0.2, "launches": 0.3} if tells else {}
+    gpu = Gpu(tells=tells)
+    gpu.work(0.26, pauses=1_500, held=100e-6, **told)
+    assert gpu.part.way is Way.SLICE
+    gpu.work(0.12, pauses=400, held=held, **told)
+    assert gpu.part.way is way
+    if way is Way.SWITCH:  # it is not tried again for a while
+        gpu.work(9, pauses=1_500, held=100e-6, **told)
+        assert gpu.ways == [Way.SWITCH, Way.SLICE, Way.SWITCH]
+
+
+def test_a_load_that_falls_beside_slices_says_nothing_of_waits() -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=1_500, held=100e-6)
+    gpu.work(1, pauses=500, held=100e-6)
+    assert gpu.ways == [Way.SWITCH, Way.SLICE]

@@ -26,9 +26,7 @@ from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
 
 # As they are to be: taken from the code they would hold whatever it says.
-QUIET_S = 0.05
-SETTLE_S = 1.5
-TRIES = 3
+QUIET_S, SETTLE_S, TRIES = 0.05, 1.5, 3
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]

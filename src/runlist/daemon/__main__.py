@@ -261,7 +261,8 @@ async def _look(daemon: Daemon) -> None:
         newcomers_s = NEWCOMERS_EVERY_S
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(opened.wait(), pause)
+                async with asyncio.timeout(pause):  # before Python 3.12 `wait_for` may forget that it was cancelled
+                    await opened.wait()
                 await asyncio.sleep(max(FIRST_LOOK_S, daemon.search.took_s))  # opens come in bursts
             was_opened = opened.is_set()
             opened.clear()

@@ -24,20 +24,15 @@ from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.requests import Requests
 from runlist.policies.parts.rest import LONGEST_S, Rest
 from runlist.policies.parts.turns import TURN_US
+from runlist.policies.parts.window import NOTHING, SWITCH_S, WAITS_BELOW, WINDOW_S, Window, can_be_watched, window_of
 
-SWITCH_S = 0.28e-3
-"""What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
 CONTROLS_S = 1.2e-3
 """What suspending the background and resuming it costs."""
 
-WINDOW_S = 0.25
-"""Over how long turns are counted. Nothing is decided more often than that."""
 TRIAL_S = 0.1
 """The same of the first slices, and of newcomers: what falls behind is late by as much as that takes to see."""
-EARLY_S, FULL_UP = 0.025, 0.8
-"""So soon it shows that a program that waits for the GPU has more than this part of it, together with its switches. It
-falls behind, and the background has next to nothing: nothing is gained by counting for longer.
-"""
+EARLY_S = 0.025
+"""So soon it shows that the GPU is full up. Nothing is gained then by counting for longer."""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -45,10 +40,6 @@ to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
 IN_VAIN_S = 1.0
 """What is at slices again so soon had given them up in vain."""
 
-SLOWED = 0.5
-"""A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
-a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
-"""
 KEEPS_UP = 0.7
 """Who is busy for more than this part of the time beside slices falls behind by them."""
 STEADY = 1 / 3
@@ -91,15 +82,6 @@ LISTEN_S, LONGEST_LISTEN_S = 0.5, 4.0
 like that (after 10 s, a token loop had the GPU for its requests 1.6 s late, H200), and to listen costs little.
 """
 
-WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
-"""A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
-it is not any more."""
-
-NOTICED = 0.2
-"""Slices below this part of what a program waits for do not matter to it: each of its waits is longer by one."""
-HELD_UP = 0.75
-"""A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
-
 
 class Way(StrEnum):
     """How the background gives way."""
@@ -127,89 +109,6 @@ class Manner(msgspec.Struct, frozen=True):
     at_once: bool = False
 
 
-class _Window(msgspec.Struct, frozen=True):
-    """What happened in a window of `length_s`. Per second: how often the foreground paused and the background was
-    switched in, for how long the foreground had the GPU, and, 0 where it does not tell, for how long it waited for the
-    GPU; of those that had some of the GPU also for how long they waited (`own_waited`) and launched, how often they
-    waited for what they had launched, and how much that was. `told` is whether all that had some can be watched,
-    `pressed` whether some of it has a latency to keep.
-    """
-
-    length_s: float = WINDOW_S
-    gaps: float = 0.0
-    held: float = 0.0
-    waited: float = 0.0
-    own_waited: float = 0.0
-    launching: float = 0.0
-    waiting: float = 0.0
-    work: float = 0.0
-    told: bool = True
-    pressed: bool = False
-
-    @property
-    def held_s(self) -> float:
-        """For how long the foreground had the GPU between two pauses."""
-        return self.held / self.gaps if self.gaps > 0 else 0.0
-
-    @property
-    def waited_s(self) -> float:
-        """For how long the foreground waited for the GPU, all together."""
-        return self.waited * self.length_s
-
-    @property
-    def busy(self) -> float:
-        """Which part of the time the foreground waits for the GPU or launches: more than 1 where several do."""
-        return self.own_waited + self.launching
-
-    @property
-    def waits(self) -> float | None:
-        """Which part of its own time the foreground waits for the GPU; None where it does not tell."""
-        return self.own_waited / self.busy if self.busy > 0 else None
-
-    @property
-    def longest_s(self) -> float:
-        """The longest slice that does not slow the foreground too much."""
-        # Several that launch all the time have no more of it for their waits than one.
-        return SLOWED * min(1.0, self.launching) / self.waiting - SWITCH_S if self.waiting > 0 else NEVER
-
-    @property
-    def cost(self) -> float:
-        """The part of the GPU that goes into switches."""
-        return self.gaps * SWITCH_S
-
-    @property
-    def full_up(self) -> bool:
-        """Whether the foreground waits for the GPU, and leaves next to nothing of it."""
-        return self.is_gpu_bound(0.0) and self.cost + self.gaps * self.held_s >= FULL_UP
-
-    @property
-    def spared(self) -> float:
-        """The part of that which slices can spare: each wait takes a switch beside any."""
-        return max(0.0, self.gaps - self.waiting) * SWITCH_S
-
-    def by_slices(self, slice_s: float) -> float:
-        """The part that these slices cost. The background is switched in after each of them while the foreground
-        launches; what is more is its own pauses, which no slice changes.
-        """
-        most = self.launching / (slice_s + SWITCH_S) * SWITCH_S if self.launching > 0 else NEVER
-        return min(self.spared, most)
-
-    def is_gpu_bound(self, slice_s: float) -> bool:
-        """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
-        more between two pauses than the switch to it costs, and more than a slice of the background can have held up.
-        """
-        if self.waits is not None:
-            return self.waits >= WAITS_ABOVE
-        return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
-
-    def is_held_up(self, slice_s: float) -> bool:
-        """Whether slices are a noticeable part of what the foreground waits for, as far as is known."""
-        return self.waiting == 0 or self.waiting * slice_s >= NOTICED * self.own_waited
-
-
-_NOTHING = _Window()
-
-
 class GiveWay:
     """The way in force on one GPU, chosen by what it costs, or `asked` for by name. `budget` is the part of the GPU
     that switches may cost.
@@ -218,7 +117,7 @@ class GiveWay:
     def __init__(self, asked: str, budget: float) -> None:
         self._asked = asked
         self._budget = budget
-        self._seen = _NOTHING  # the last window
+        self._seen = NOTHING  # the last window
         self._slice_us = FIRST_SLICE_US
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
@@ -237,8 +136,9 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._no_slices = Rest(IN_VAIN_S)  # for who came to wait too often for them
+        self._no_slices_untold = Rest(LOOK_S)  # for who was found to wait for each piece beside them, and does not tell
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
-        self._fast = _NOTHING  # the last window at tiny slices
+        self._fast = NOTHING  # the last window at tiny slices
         self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
         self._waits_cost = 0.0  # what switches for waits cost
         self._tuned = -NEVER  # when slices were tuned, or begun
@@ -277,7 +177,7 @@ class GiveWay:
         asked = {} if asked is None else asked
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
-            self._foreground, self._seen = frozenset(), _NOTHING
+            self._foreground, self._seen = frozenset(), NOTHING
             self._requests.clear()
             return Manner(off_until=max(asked.values(), default=None))
         self._meet([task for task in foreground if task.key not in self._known], foreground, now)
@@ -285,7 +185,7 @@ class GiveWay:
         look = self._ends if self._is_open else NEVER
         telling: list[Task] = []
         if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
-            telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
+            telling = self._requests.believed([task for task in foreground if can_be_watched(task)], now)
         watch = {task.key: self._requests.idle_s(task.key) for task in telling}
         self._requests.keep(watch)
         wants = telling if self.way is Way.REQUEST else []
@@ -344,7 +244,7 @@ class GiveWay:
             return
         works, begins = self._worth_a_look, not self._is_open
         if self._is_open:
-            window = _window(foreground, background, self._before, now - self._opened)
+            window = window_of(foreground, background, self._before, now - self._opened)
             if self._early and not window.full_up:
                 self._ends, self._early = self._opened + WINDOW_S, False
                 return
@@ -357,13 +257,13 @@ class GiveWay:
         first_slices = self.way is Way.SLICE and now == self._since
         self._ends = now + (EARLY_S if self._early else TRIAL_S if first_slices else WINDOW_S)
 
-    def _conclude(self, window: _Window, now: float) -> None:
+    def _conclude(self, window: Window, now: float) -> None:
         self._seen = window
         if self._asked == Way.SLICE:
             self._tune(window, now)
         if self._asked != AUTO:
             return
-        choose: dict[Way, Callable[[_Window, float], Way]] = {
+        choose: dict[Way, Callable[[Window, float], Way]] = {
             Way.SWITCH: self._from_switch,
             Way.REQUEST: self._from_request,
             Way.SLICE: self._from_slice,
@@ -381,7 +281,7 @@ class GiveWay:
                 self._requests.clear()
             self.way, self._since, self._doubts = chosen, now, 0
 
-    def _from_switch(self, window: _Window, now: float) -> Way:
+    def _from_switch(self, window: Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
         self._fast = window
         begun, busy_s = self._requests.take(now)
@@ -389,7 +289,8 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            may_have = surely and _has_slices(window, WORTH_BEGINNING) and self._no_slices.over(now)
+            may_try = self._no_slices.over(now) and self._no_slices_untold.over(now)
+            may_have = surely and may_try and _has_slices(window, WORTH_BEGINNING)
             return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
@@ -404,7 +305,7 @@ class GiveWay:
         self._deaf.begin(now)
         return Way.SWITCH
 
-    def _from_request(self, window: _Window, now: float) -> Way:
+    def _from_request(self, window: Window, now: float) -> Way:
         """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
@@ -417,9 +318,13 @@ class GiveWay:
         if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
         self._no_requests.begin(now)
+        self._fast = NOTHING  # it was before the requests
         return Way.SLICE if host_bound and _has_slices(window) else Way.SWITCH
 
-    def _from_slice(self, window: _Window, now: float) -> Way:
+    def _from_slice(self, window: Window, now: float) -> Way:
+        if now - self._since < WINDOW_S and window.is_piecewise(self._fast):
+            self._no_slices_untold.begin(now)
+            return Way.SWITCH
         slice_s = self._given_us / 1e6
         bound = window.gaps > 0 and window.is_gpu_bound(slice_s) and window.is_held_up(slice_s)
         waits_often = not _has_slices(window)
@@ -441,7 +346,7 @@ class GiveWay:
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
-    def _tune(self, window: _Window, now: float) -> None:
+    def _tune(self, window: Window, now: float) -> None:
         """Slices so long that switches cost what is aimed at; waits take some of that, and leave some. Who works for
         half of the time may have them cost twice as much meanwhile.
         """
@@ -468,46 +373,13 @@ def _weight(since_s: float) -> float:
     return float((1 - STEADY) ** (since_s / WINDOW_S))
 
 
-def _has_slices(window: _Window, margin: float = 1.0) -> bool:
+def _has_slices(window: Window, margin: float = 1.0) -> bool:
     """Whether the foreground keeps up beside some slices, so many times the shortest ones."""
     return window.longest_s >= margin * MIN_SLICE_US / 1e6
 
 
-def _lost(window: _Window, begun: int, busy_s: float) -> float:
+def _lost(window: Window, begun: int, busy_s: float) -> float:
     """The part of the GPU that it costs to serve requests: so many controls, and the time in which the program is busy
     and does not wait for the GPU.
     """
     return (begun * CONTROLS_S + max(0.0, busy_s - window.waited_s)) / window.length_s
-
-
-def _window(
-    foreground: Sequence[Task], background: Sequence[Task], before: Mapping[TaskKey, Task], length_s: float
-) -> _Window:
-    # Several tasks on one side are switched among each other, too: that is no pause of the foreground.
-    gaps = min(
-        sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
-        for side in (foreground, background)
-    )
-    held_s = waited_s = own_waited_s = launching_s = 0.0
-    told, waits, work = True, 0, 0
-    for task in foreground:
-        then = before.get(task.key, task)
-        held = task.usage.held_s - then.usage.held_s
-        held_s += held
-        if task.activity is not None and then.activity is not None:
-            # Anybody can write anything there: nobody counts for more than one that did nothing else.
-            waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
-            waited_s += waited
-            if held > 0:
-                own_waited_s += waited
-                launching_s += min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
-                work += task.activity.work - then.activity.work
-                waits += max(0, task.activity.waits - then.activity.waits)
-        told &= held <= 0 or _can_be_watched(task)
-    sums = (gaps, held_s, waited_s, own_waited_s, launching_s, waits, work)
-    pressed = any(task.target_p99_us is not None for task in foreground)
-    return _Window(length_s, *(each / length_s for each in sums), told, pressed)
-
-
-def _can_be_watched(task: Task) -> bool:
-    return task.task_class == TaskClass.LATENCY and task.activity is not None

@@ -14,7 +14,7 @@ using namespace runlist::checks;
 constexpr int kClientsHere = 3;
 constexpr int kThreadsEach = 2;
 constexpr int kRounds = 1500;
-static_assert(kStreams == 1 + (kClientsHere - 1) * kThreadsEach);
+static_assert(kShared == 1 + (kClientsHere - 1) * kThreadsEach);
 
 void work(int index, int stream) {
     REQUIRE(rl_operations_client(index) == 0);
@@ -23,6 +23,7 @@ void work(int index, int stream) {
     Numbers numbers(static_cast<std::uint64_t>(stream) + 1);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
         launch(*client, {stream, round}, numbers.below(4) == 0 ? Kind::kEvent : Kind::kKernel);
+        if (round % 64 == 0) launch(*client, {kShared, round}, Kind::kGraph);  // a stream that all of them use
         if (numbers.below(100) != 0) continue;
         REQUIRE(flush(*client) == CUDA_SUCCESS);
         const std::lock_guard lock(given[stream].mutex);
@@ -51,7 +52,8 @@ void clients() {
     REQUIRE(rl_operations_start(kClientsHere) == 0);
     REQUIRE(rl_operations_start(kClientsHere) == -EALREADY);
     REQUIRE(rl_operations_client(kClientsHere) == -EINVAL);
-    const rl_admission rule{.size = sizeof(rule), .beside = 0, .sms = 10, .copies = 1, .gate_ns = 100};
+    const rl_admission rule{
+        .size = sizeof(rule), .beside = 0, .sms = 10, .copies = 1, .gate_ns = 100, .ahead_ns = 100'000};
     REQUIRE(rl_operations_admission(&rule) == 0);
     REQUIRE(rl_operations_log(1) == 0);
     std::atomic<bool> ended{false};
@@ -61,7 +63,7 @@ void clients() {
         begun = !given[0].numbers.empty();
     }
     std::vector<std::thread> threads;
-    for (int stream = 1; stream < kStreams; ++stream) {
+    for (int stream = 1; stream < kShared; ++stream) {
         threads.emplace_back(work, 1 + (stream - 1) / kThreadsEach, stream);
     }
     for (std::thread& thread : threads) thread.join();
@@ -70,14 +72,14 @@ void clients() {
     first_busy.store(true);  // what is still queued goes all the same
     REQUIRE(rl_operations_stop() == 0);
     std::uint64_t deferred = 0;
-    for (int stream = 1; stream < kStreams; ++stream) {
+    for (int stream = 1; stream < kShared; ++stream) {
         REQUIRE(given[stream].numbers.size() == kRounds);
         for (std::uint64_t round = 0; round < kRounds; ++round) REQUIRE(given[stream].numbers[round] == round);
     }
     for (int index = 1; index < kClientsHere; ++index) {
         struct rl_operations_counters counters{};
         REQUIRE(rl_operations_counters(index, &counters) == 0);
-        REQUIRE(counters.launched == std::uint64_t{kThreadsEach} * kRounds);
+        REQUIRE(counters.launched == std::uint64_t{kThreadsEach} * (kRounds + (kRounds + 63) / 64));
         REQUIRE(counters.opened == 0);
         deferred += counters.deferred;
     }

@@ -15,7 +15,8 @@ namespace runlist::checks {
 
 using namespace runlist::operations;
 
-inline constexpr int kStreams = 5;
+inline constexpr int kShared = 5;  // of several clients
+inline constexpr int kStreams = kShared + 1;
 
 struct Given {
     std::mutex mutex;

@@ -109,6 +109,11 @@ int rl_operations_take(struct rl_operation* operations, int most) {
 
 int orion_start_scheduler(int clients) { return rl_operations_start(clients); }
 
-void orion_set_client_idx(int index) { rl_operations_client(index); }
+// It answers nothing, so that who comes too early would never know.
+void orion_set_client_idx(int index) {
+    static constinit std::atomic<bool> said{false};
+    if (rl_operations_client(index) == 0 || said.exchange(true)) return;
+    say(Level::kWarning, "orion_set_client_idx: no such client now: start the scheduler first, with more clients");
+}
 
 void orion_stop_scheduler(void) { rl_operations_stop(); }

@@ -32,7 +32,7 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     const Calls* calls;
     std::atomic<std::uint32_t> pending;
     std::atomic<int> queued_by;
-    // Under the client's lock of meters: what it was given since an event was recorded.
+    // Under the lock of meters of its user: what it was given since an event was recorded.
     std::int64_t duration_ns;
     std::uint32_t sms;
     std::uint32_t guessed;  // operations whose duration is not known
@@ -305,7 +305,9 @@ CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per
 using driver::is_default;
 
 // The entry of a stream, made for this client if there is none; nullptr where there is no room for more.
-Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker);
+// `blocking`: whether it may be one of those that are ordered with the client's default stream.
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker,
+                 bool blocking = true);
 
 // Of a thread that is no client's: it waits for all that is queued.
 void wait_for_all();

@@ -176,7 +176,8 @@ void meter(Engine& all, Client& client, const Work& work) {
     const std::int64_t ahead_ns = ahead_of(all);
     const bool guesses = work.cost.duration_ns == 0 && ahead_ns != 0 && takes_sms(work.kind);
     if (stream == nullptr || (work.cost.sms == 0 && work.cost.duration_ns == 0 && !guesses)) return;
-    const Held held(client.metering);
+    // What a stream was given is its user's, also where others use it, as they may the driver's own default stream.
+    const HeldBoth held(client.metering, all.all[stream->user & 15].metering);
     const std::int64_t duration_ns = guesses ? guess_ns(client, work.kind, ahead_ns) : work.cost.duration_ns;
     stream->guessed += guesses && work.kind == Kind::kKernel ? 1 : 0;
     stream->vague = stream->vague || (guesses && work.kind == Kind::kGraph);

@@ -31,4 +31,23 @@ class Held {
     Spin& spin_;
 };
 
+// Two at once, which may be one; in the order of their addresses, whoever takes them.
+class HeldBoth {
+  public:
+    HeldBoth(Spin& one, Spin& other) : first_(&one < &other ? one : other), second_(&one < &other ? other : one) {
+        first_.lock();
+        if (&second_ != &first_) second_.lock();
+    }
+    ~HeldBoth() {
+        if (&second_ != &first_) second_.unlock();
+        first_.unlock();
+    }
+    HeldBoth(const HeldBoth&) = delete;
+    HeldBoth& operator=(const HeldBoth&) = delete;
+
+  private:
+    Spin& first_;
+    Spin& second_;
+};
+
 }  // namespace runlist::operations

@@ -21,7 +21,7 @@ CUstream default_in(Client& client, CUcontext context) {
 
 }  // namespace
 
-Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker) {
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker, bool blocking) {
     Stream* there = all.streams.find(handle);
     if (there != nullptr || handle == nullptr || handle == CU_STREAM_PER_THREAD) return there;
     unsigned flags = CU_STREAM_NON_BLOCKING;
@@ -43,7 +43,7 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
             stream.calls = &calls;
             stream.maker = maker;
             stream.user = client.index;
-            stream.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
+            stream.blocking = blocking && (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
             stream.of_first.store(false);
             stream.pending.store(0);
             stream.given = stream.joined = 0;
@@ -77,8 +77,7 @@ CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per
         CUstream made = nullptr;
         if (calls.cuStreamCreateWithPriority(&made, CU_STREAM_DEFAULT, priority_of(client, calls)) != CUDA_SUCCESS)
             break;
-        Stream* entry = entry_of(here(), client, calls, made, client.index);
-        if (entry != nullptr) entry->blocking = false;  // of those that it is ordered with it is none itself
+        entry_of(here(), client, calls, made, client.index, false);  // of those it is none itself
         one.stream = made;
         one.context.store(context, std::memory_order_release);
         return made;

@@ -15,7 +15,10 @@ class Object;
 enum class Library : int { kCuda, kNvml };
 inline constexpr int kLibraries = 2;
 
-inline constexpr int kRows = 5;
+#ifndef RUNLIST_ROWS
+#define RUNLIST_ROWS 5
+#endif
+inline constexpr int kRows = RUNLIST_ROWS;
 inline constexpr int kLinked = 0;  // of programs that were linked with the library: they call our exports
 inline constexpr int kFirstCopy = 1;
 

@@ -116,7 +116,7 @@ class Client:
         wait. A daemon that is ending or starting has the lock without listening, and may hang up on us.
         """
         began = time.monotonic()
-        with Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
+        with Turn(paths.daemon_socket(plane).with_suffix(paths.START)) as turn:
             while True:
                 client = cls._connect(
                     paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s, on_silence=on_silence

@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Protocol
 
 from runlist import trusted
-from runlist.errors import NoPermissionError
+from runlist.errors import NoPermissionError, UsageError
 from runlist.protocol import environment_autogen as names
 
 _ADVICE = f"set {names.SOCKET} to a path in a folder of your own"
 SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
 TENANTS = "tenants"
 DROP_INS = "rules.d"
+LOG = "daemon.log"
+LOCK, START, RECORD = ".lock", ".start", ".changed"
+"""What the files end in that have the socket's name: the daemon's lock, the turn of who starts one, and the record of
+what is to be put back.
+"""
+_NO_SOCKET = frozenset({
+    "", "..", LOG, f"{LOG}.1", TENANTS, DROP_INS, names.MESSAGES_SOCKET, names.REGIONS_FOLDER, names.SHARING_FOLDER
+})  # fmt: skip
 
 
 class Device(Protocol):
@@ -54,9 +62,14 @@ def _temporary_dir() -> Path:
 
 
 def daemon_socket(device: Device) -> Path:
-    """The socket that this user's daemon listens on."""
+    """The socket that this user's daemon listens on. Raises UsageError for one that is named as what is beside it."""
     named = os.environ.get(names.SOCKET)
-    return Path(named) if named else state_dir(device) / names.STREAM_SOCKET
+    if not named:
+        return state_dir(device) / names.STREAM_SOCKET
+    path = Path(named)
+    if path.name in _NO_SOCKET or path.suffix in (LOCK, START, RECORD):
+        raise UsageError(f"{names.SOCKET}={named}: take another name, such as {names.STREAM_SOCKET}, for the socket")
+    return path
 
 
 def messages_socket(device: Device) -> Path:
@@ -111,7 +124,15 @@ def home(instead: str) -> Path:
 
 def config_home() -> Path:
     """Where this user's programs have their settings. Raises NoPermissionError for who has no home."""
-    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config")
+    return _named_by(names.CONFIG_HOME, ".config")
+
+
+def _named_by(variable: str, otherwise: str) -> Path:
+    """The folder that a variable names, else one of the user's home. A relative one is none, as XDG's specification
+    says: it would be another in each folder.
+    """
+    named = Path(os.environ.get(variable, ""))
+    return named if named.is_absolute() else home(variable) / otherwise
 
 
 def rules_file() -> Path:
@@ -125,9 +146,7 @@ def profiles_dir() -> Path:
     """Where profiles of this user's kernels are kept, for all devices. Raises NoPermissionError where this user has no
     folder at all.
     """
-    named = Path(os.environ.get(names.STATE_HOME, ""))
-    state = named if named.is_absolute() else home(names.STATE_HOME) / ".local" / "state"
-    return state / "runlist" / "profiles"
+    return _named_by(names.STATE_HOME, ".local/state") / "runlist" / "profiles"
 
 
 def drop_ins(device: Device) -> Path:

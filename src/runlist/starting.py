@@ -16,9 +16,7 @@ from runlist.protocol import environment_autogen as names
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
 
-_PATHS = {
-    names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
-}  # fmt: skip
+_PATHS = {names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR}
 
 _FOR_COMMANDS = {names.PRELOAD, "LD_AUDIT", "NOTIFY_SOCKET"}
 
@@ -90,7 +88,7 @@ def start_private(plane: Plane) -> bool:
     ours, theirs = os.pipe()
     directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
-    with _opened_log(directory / "daemon.log") as log:
+    with _opened_log(directory / paths.LOG) as log:
         subprocess.run(  # returns at once: the daemon makes itself nobody's child
             interpreter.command("runlist.daemon", "--private", "--ready-fd", str(theirs)),
             stdin=subprocess.DEVNULL,
@@ -109,7 +107,7 @@ def start_private(plane: Plane) -> bool:
         return True
     code, _, message = line.partition(" ")
     if not message:
-        raise RunlistError(f"the daemon did not start: see {directory / 'daemon.log'}")
+        raise RunlistError(f"the daemon did not start: see {directory / paths.LOG}")
     if "a daemon runs already" in message:
         return False
     raise RunlistError(message, ExitCode(int(code)))

@@ -67,7 +67,8 @@ def segment(priority: int) -> Iterator[Segment]:
     """Give a stretch of work a priority of 32 bits, higher is more urgent: `with runlist.segment(priority=1):`.
 
     In a segment within a segment the inner priority counts, then the outer one again. A segment belongs to its thread;
-    the process has the highest priority of its threads. A child of fork starts outside of segments.
+    the process has the highest priority of its threads. A child of fork starts outside of segments. Raises TypeError
+    for what is no whole number, and ValueError for one of more than 32 bits.
     """
     if not isinstance(priority, SupportsIndex):
         raise TypeError(f"a segment's priority is a whole number, not {priority!r}")
@@ -82,12 +83,14 @@ def segment(priority: int) -> Iterator[Segment]:
 
 
 def report_latency(seconds: float) -> None:
-    """Say how long a request took. It counts for the target of `--p99`."""
+    """Say how many seconds a request took. It counts for the target of `--p99`. Raises TypeError for what is no number,
+    and ValueError for one below 0 or beyond 1e9.
+    """
     _tenant.say(Kind.REPORT_LATENCY, _nanoseconds("a latency", seconds))
 
 
 def hint(in_seconds: float) -> None:
-    """Say that this process will want the GPU in so many seconds; 0 is now."""
+    """Say that this process will want the GPU in so many seconds; 0 is now. Raises as `report_latency` does."""
     nanoseconds = _nanoseconds("the time of a hint", in_seconds)
     if (library := _preloaded()) is not None:
         library.rl_hint_ns(nanoseconds)

@@ -167,7 +167,7 @@ def test_numbers_that_are_none(written: str) -> None:
     [
         ("class", "deadline", "take latency, normal, batch"),
         ("class", "high", "take latency, normal, batch"),
-        ("memory", "0", "take more than 0, or max"),
+        ("memory", "0", "0 B let no program use a GPU: give the unit, as in 8G, or max for no limit"),
         ("deadline", "5ms/20ms", "no such key"),
     ],
 )

@@ -123,12 +123,13 @@ def test_words_that_cannot_be_meant_write_nothing(words: list[str], home: Path) 
 
 
 @needs_root
-def test_without_the_right_one_line_says_what_to_do(tmp_path: Path) -> None:
+def test_without_the_right_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
+    monkeypatch.setattr(units, "SYSTEM", tmp_path)
     with pytest.raises(Refused, match=r"Permission denied: be root, or take --user"):
         As(NOBODY)(lambda: units.install(tmp_path, {"runlist.service": "x"}))
-    with pytest.raises(RunlistError, match="be root"):
-        units.install(Path("/proc/nowhere"), {"runlist.service": "x"})
+    with pytest.raises(RunlistError, match=r"/proc/nowhere: .*: name another folder by XDG_CONFIG_HOME$"):
+        units.install(Path("/proc/nowhere"), {"runlist.service": "x"})  # --user was taken
 
 
 def test_words_that_no_unit_can_hold_are_refused() -> None:

@@ -8,6 +8,7 @@ from tests.native.guests import Guests
 from tests.native.test_operations import QUEUED, environment
 
 INVALID_VALUE = 1
+EALREADY = -114
 
 
 def lines(guests: Guests, *words: object) -> list[str]:
@@ -46,6 +47,15 @@ def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Gues
 def test_the_librarys_own_functions_are_called_in_any_order_by_threads_and_children(guests: Guests) -> None:
     done = guests.run("operations-calls", "anyhow", env=environment(guests, RUNLIST_EMULATED_CRASHES="1"))
     assert (done.code, done.lines) == (0, ["right"]), done
+
+
+def test_who_becomes_a_client_too_early_is_told_so_once(guests: Guests) -> None:
+    done = guests.run("operations-calls", "early", env=environment(guests))
+    assert (done.code, done.lines) == (0, ["0", f"{EALREADY}"])
+    (said,) = done.err.splitlines()
+    assert said == "runlist: orion_set_client_idx: no such client now: start the scheduler first, with more clients"
+    quiet = guests.run("operations-calls", "early", env=environment(guests, ORION_LOG_LEVEL="1"))
+    assert (quiet.code, quiet.err) == (0, "")
 
 
 def test_a_client_waits_for_what_its_thread_gave_before_it_was_one(guests: Guests) -> None:

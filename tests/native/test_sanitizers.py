@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,26 +67,33 @@ class Checked(NamedTuple):
         return self.folder / "native" / "checks" / name
 
 
-@pytest.fixture(scope="module")
-def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
-    """The checks, built for a sanitizer in build/, so that only what changed is built again."""
-    sanitizer = request.param
+@cache
+def built(sanitizer: str) -> Checked | str:
+    """The checks, built for a sanitizer in build/, so that only what changed is built again; or why that cannot be."""
     command = compiler(*CXX)
-    probe = tmp_path_factory.mktemp("probe") / "probe"
-    source = probe.with_suffix(".cpp")
-    source.write_text("int main() {}\n")
     option = [] if sanitizer == PLAIN else [f"-fsanitize={sanitizer}"]
-    answer = run(*command, *option, source, "-o", probe, timeout=BUILD_S)
-    if answer.returncode == 0:
-        answer = run(probe, timeout=RUN_S)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+        source.write_text("int main() {}\n")
+        answer = run(*command, *option, source, "-o", source.with_suffix(""), timeout=BUILD_S)
+        if answer.returncode == 0:
+            answer = run(source.with_suffix(""), timeout=RUN_S)
     if answer.returncode != 0:
-        pytest.skip(f"{command[0]} -fsanitize={sanitizer}: {(answer.stderr.strip().splitlines() or ['fails'])[-1]}")
-    folder = ROOT / "build" / f"checks-{sanitizer}"
-    configure = cmake(ROOT, folder, RUNLIST_CHECKS="ON", RUNLIST_SANITIZE="" if sanitizer == PLAIN else sanitizer)
-    for words in (configure, [configure[0], "--build", folder, "--target", "checks", "-j2"]):
+        return f"{command[0]} -fsanitize={sanitizer}: {(answer.stderr.strip().splitlines() or ['fails'])[-1]}"
+    where = ROOT / "build" / f"checks-{sanitizer}"
+    configure = cmake(ROOT, where, RUNLIST_CHECKS="ON", RUNLIST_SANITIZE="" if sanitizer == PLAIN else sanitizer)
+    for words in (configure, [configure[0], "--build", where, "--target", "checks", "-j2"]):
         done = run(*words, timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return Checked(folder)
+    return Checked(where)
+
+
+@pytest.fixture
+def checked(request: pytest.FixtureRequest) -> Checked:
+    answer = built(request.param)
+    if isinstance(answer, str):
+        pytest.skip(answer)
+    return answer
 
 
 @pytest.mark.timeout(BUILD_S + RUN_S)

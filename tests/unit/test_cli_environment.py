@@ -33,6 +33,8 @@ from runlist.cli.environment import defaults, made_one
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "900m"}, {"memory": "900m"}),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "5g"}, {"memory": "4g"}),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "0"}, {"memory": "4g"}),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "0m"}, {"memory": "max"}),  # 0 is no limit there, and no value of `--memory`
+        ({"RUNLIST_MEMORY": "0", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}, {"memory": "max"}),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "lots"}, {"memory": "lots"}),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": ""}, {"memory": "4g"}),
         (

@@ -53,3 +53,29 @@ def test_what_is_opened_just_before_a_look_is_looked_for(monkeypatch: pytest.Mon
             await asyncio.wait([looking])
 
     asyncio.run(main())
+
+
+def test_it_ends_though_a_gpu_is_opened_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until Python 3.12 `asyncio.wait_for` forgets that it was cancelled where what it waits for comes just then."""
+    monkeypatch.setattr(module, "OpenWatch", lambda paths: Watch())
+
+    async def main() -> None:
+        begun = asyncio.Event()
+        begun.set()
+        opened = asyncio.Event()
+        daemon: Any = SimpleNamespace(
+            plane=SimpleNamespace(watch_paths=list),
+            opened=opened,
+            search=SimpleNamespace(took_s=0.0),
+            sightings=SimpleNamespace(begun=begun.wait),
+        )
+        looking = asyncio.create_task(module._look(daemon))
+        for _ in range(5):
+            await asyncio.sleep(0)  # it waits
+        opened.set()
+        await asyncio.sleep(0)  # it has what it waits for
+        looking.cancel()
+        await asyncio.wait([looking])
+        assert looking.cancelled()
+
+    asyncio.run(main())

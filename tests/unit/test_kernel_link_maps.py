@@ -367,7 +367,12 @@ def test_why_it_does_not_work_is_said_once(world: World) -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_at_the_end_the_loader_is_waited_for_and_killed_if_it_stays(world: World, ends: bool) -> None:
+    """It may be stopped. Then it takes the names of its maps away no more, and the daemon does."""
     did: list[object] = []
+    folder = world.folder / "bpf" / "runlist" / str(os.getpid())
+    folder.mkdir(mode=0o700, parents=True)
+    folder.parent.chmod(0o700)
+    (folder / "groups").touch()
 
     def wait(seconds: float) -> int:
         did.append(seconds)
@@ -383,4 +388,5 @@ def test_at_the_end_the_loader_is_waited_for_and_killed_if_it_stays(world: World
         assert world.loader.recv(10) == b"."  # it is to leave nothing behind
 
     with_it(world, test)
-    assert did == ([5] if ends else [5, "killed"])
+    assert did == ([5] if ends else [5, "killed", 1])
+    assert folder.exists() == ends  # a true loader has removed it

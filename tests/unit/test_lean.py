@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from runlist.arrivals import After, Closed, Listed, Periodic, Poisson
 from runlist.protocol import environment_autogen as names
 
 LARGE = ("colorama", "matplotlib", "perfetto", "rich", "ssl", "textual", "typer", "typing_extensions")
@@ -55,6 +56,20 @@ for each in list(sys.modules.values()):
 """
     made = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert {name.removeprefix("runlist.") for name in made if name.startswith("runlist.")} <= COPIED
+
+
+def test_when_requests_come_is_known_without_dataclasses() -> None:
+    code = "import sys, runlist.arrivals; print(*sorted({'dataclasses', 'inspect'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "\n"
+
+
+def test_loads_are_values() -> None:
+    assert Periodic(5.0) == Periodic(5.0, None, 0.0) != Periodic(5.0, 0.0)
+    assert Closed() == Closed() != Poisson(5.0)
+    assert len({After(("a",)), After(("a",)), After(("b",)), Closed()}) == 3
+    assert str(Listed((1.0, 2.0))) == "Listed(at_s=(1.0, 2.0))"
+    with pytest.raises(AttributeError, match="never changes"):
+        Poisson(5.0).rate = 6.0
 
 
 def test_what_was_left_out_can_be_had_later() -> None:

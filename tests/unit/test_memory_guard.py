@@ -24,9 +24,6 @@ from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.daemon import wait_for
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
 
-# As they are to be: taken from the code they would hold whatever it says.
-PATIENCE_S = 2.0
-
 # -- setting ----------------------------------------------------------------------------------------
 
 
@@ -213,6 +210,22 @@ def test_what_is_given_and_taken_between_two_readings_came_not_past_the_library(
     assert tree.ran == []
 
 
+def test_what_a_process_gives_back_after_the_driver_was_asked_came_not_past_the_library(
+    tree: World, region: Region
+) -> None:
+    """At each look again, as one does that takes and gives without end. Regions are read anew after 50 ms."""
+    tree.quota.set_limit(2 * GiB)
+    for _ in range(5):
+        tree.claim(held=3 * GiB)
+        stock = tree.holding._stock()
+        tree.claim(held=GiB)
+        tree.holding.look(set(), stock)
+        assert not tree.task.task.suspended
+        device = region.read().device(GPU)
+        assert device is not None
+        assert device.unseen == 0
+
+
 def test_a_tree_does_not_change_its_own_limit(tree: World, region: Region) -> None:
     tree.quota.set_limit(2 * GiB)
     tree.claim(held=GiB)
@@ -299,30 +312,6 @@ def test_what_was_held_is_let_go_where_nothing_is_limited_any_more() -> None:
 
 
 # -- out of reach -----------------------------------------------------------------------------------
-
-
-def test_who_is_not_managed_is_shown_after_a_while(tree: World, later: Callable[[float], None]) -> None:
-    tree.managed.clear()
-    tree.look()
-    assert tree.holding.outside == {}
-    later(PATIENCE_S)
-    tree.left[PID] = "no right"
-    tree.look()
-    (shown,) = tree.holding.outside.values()
-    assert (shown.reached_by, shown.remark) == ("", "not managed: no right")
-    tree.managed[PID] = tree.process
-    assert tree.holding.outside == {}  # at once, or `ps` would tell of it twice
-    tree.look()
-    assert tree.holding.outside == {}
-
-
-def test_those_detached_by_name_are_not_shown(tree: World, later: Callable[[float], None]) -> None:
-    tree.managed.clear()
-    tree.root.excluded.add(PID)
-    tree.look()
-    later(9)
-    tree.look()
-    assert tree.holding.outside == {}
 
 
 def test_the_library_keeps_a_cap_where_nobody_else_can(

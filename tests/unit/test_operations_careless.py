@@ -115,6 +115,48 @@ def test_a_rule_that_cannot_say_why_is_dropped_and_its_program_goes_on(capsys: p
     made.stop()
 
 
+def test_a_rule_that_leaves_when_it_is_to_say_why_is_dropped_too(capsys: pytest.CaptureFixture[str]) -> None:
+    made = scheduler()
+    made.use(Mine(why=ends))
+    assert made.why() == ""
+    assert "complements go from now on: SystemExit: 3" in capsys.readouterr().err
+    made.stop()
+
+
+class Speechless(Exception):
+    """One that cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+def raises_speechless() -> None:
+    raise Speechless
+
+
+def test_a_rule_that_raises_what_cannot_be_printed_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    put: list[Admission] = []
+    Feedback(Mine(raises_speechless), model, put.append).start()
+    assert put == [FALLBACK]
+    assert "complements go from now on: Speechless" in capsys.readouterr().err
+
+
+def test_a_rule_that_is_to_be_asked_otherwise_later_is_so_or_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    put: list[Admission] = []
+    rule = Mine()
+
+    def answer() -> Admission:
+        rule.every_s = "often"  # type: ignore[misc,assignment]
+        return OPEN
+
+    rule.answer = answer
+    feedback = Feedback(rule, model, put.append)
+    feedback.start()
+    wait_for(lambda: put == [OPEN, FALLBACK])
+    feedback.stop()
+    assert "the rule Mine is dropped, complements go from now on: every_s is 'often'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("every_s", ["0.1", 0, -1.0, math.nan, math.inf, 1e300, [1]])
 def test_how_often_a_rule_is_asked_is_a_number_of_seconds(every_s: Any) -> None:
     rule = Mine()
@@ -249,7 +291,7 @@ def test_a_refusal_of_the_librarys_says_what_to_do(code: int, said: str) -> None
         pass
 
 
-@pytest.mark.parametrize("number", ["1,5", "1.234,56", "1_000", "\u0663", "\uff13", "1,0000", ",5", "1e", ".", "0x10"])
+@pytest.mark.parametrize("number", ["1,5", "0,123", "1.234,56", "1_000", "\u0663", "\uff13", "1,0000", ",5", "1e", ".", "0x10"])
 def test_what_only_looks_like_a_number_is_refused(tmp_path: Path, number: str) -> None:
     path = tmp_path / "profiles.csv"
     path.write_text(f'{HEAD}x,1,0,"{number}",1\n')

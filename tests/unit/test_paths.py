@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runlist import paths, tenant
-from runlist.errors import NoPermissionError
+from runlist.errors import NoPermissionError, UsageError
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 from runlist.protocol import environment_autogen as names
 from tests.fixtures.memory_plane import MemoryPlane
@@ -24,6 +24,17 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_user(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+
+@pytest.mark.parametrize("named", ["", "here", "./here"])
+def test_a_relative_folder_of_settings_is_none(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As XDG's specification says: units and rules were looked for in whatever folder one was."""
+    as_user(monkeypatch, 1000)
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.setenv("XDG_CONFIG_HOME", named)
+    assert paths.rules_file() == Path("/h/.config/runlist/rules.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/c")
+    assert paths.rules_file() == Path("/c/runlist/rules.toml")
 
 
 def test_profiles_are_kept_in_the_users_own_folder_or_it_is_said_that_there_is_none(
@@ -44,6 +55,26 @@ def test_profiles_are_kept_in_the_users_own_folder_or_it_is_said_that_there_is_n
     monkeypatch.setattr(Path, "home", nowhere)
     with pytest.raises(NoPermissionError, match="set XDG_STATE_HOME"):
         paths.profiles_dir()
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["/", ".", "a/..", "s/x.lock", "s/x.start", "s/x.changed", "s/daemon.log", "s/daemon.log.1", "s/messages.sock",
+     "s/rules.d", "s/tenants", "s/regions", "s/sms"],
+)  # fmt: skip
+def test_a_socket_with_the_name_of_something_that_we_make_beside_it_is_refused(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One had no name to put others beside; some daemons wrote over their own socket, or never ended their start."""
+    monkeypatch.setenv(names.SOCKET, named)
+    with pytest.raises(UsageError, match=f"{names.SOCKET}=.*: take another name, such as daemon.sock"):
+        paths.daemon_socket(NVIDIA)
+
+
+@pytest.mark.parametrize("named", ["x", "s/daemon.sock", "s/lock", "s/.start", "@x", "s/a.lock/x"])
+def test_any_other_name_is_taken(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(names.SOCKET, named)
+    assert paths.daemon_socket(NVIDIA) == Path(named)
 
 
 def test_roots_daemon_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:

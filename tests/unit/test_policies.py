@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runlist.cli.policy_command import checked_policy
 from runlist.errors import UsageError
 from runlist.model import Announce, Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage, Vanish
 from runlist.policies import Decision, Layer, Policy, PolicySpec, builtin_policies, load_policy
@@ -467,8 +468,9 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         load_policy(PolicySpec(str(tmp_path / "none.py")))
     (tmp_path / "folder.py").mkdir()
-    with pytest.raises(UsageError, match=r"folder.py is no plain file: name one"):
-        load_policy(PolicySpec(str(tmp_path / "folder.py")))
+    for load in (lambda name: load_policy(PolicySpec(name)), lambda name: checked_policy(name, None)):
+        with pytest.raises(UsageError, match=r"folder.py is no plain file: name one"):
+            load(str(tmp_path / "folder.py"))
 
 
 @pytest.mark.parametrize("name", ["fairest", "", "..", "os", "parts", "interface", "loader", "__init__", "__main__"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.placement.book import RuleBook
-from runlist.daemon.placement.queue import Queue
+from runlist.daemon.placement.queue import Command, Queue
 from runlist.daemon.placement.rules import Over, Rules
 from runlist.errors import UsageError
 from runlist.model import Deadline, Task, TaskClass, TaskKey
@@ -47,6 +47,11 @@ class Machine:
         return self.memory[gpu]
 
 
+def commands(*owners: Owner) -> dict[int, Command]:
+    """Of launchers 7, 8 and so on."""
+    return {7 + index: Command(owner, owner.uid) for index, owner in enumerate(owners)}
+
+
 Make = Callable[[str], Queue]
 
 
@@ -73,7 +78,7 @@ def test_without_limits_there_is_always_room(make: Make, machine: Machine) -> No
         assert queue.over_limit(GPU, ALICE, [ALICE] * 1000) is None
         assert queue.over_limit("GPU-3", ALICE) is None  # nothing is opened to find that out
         assert queue.no_room("GPU-3", ALICE) is None
-        queue.commands = {7: ALICE, 8: BOB}
+        queue.commands = commands(ALICE, BOB)
         assert queue.next_command(["GPU-3"], ()) == 7
 
 
@@ -130,7 +135,7 @@ def test_who_waits_for_its_own_tasks_keeps_nobody_waiting(make: Make, machine: M
     machine.add(ALICE)
     (hers,) = machine.add(ALICE, queued=True)
     assert queue.no_room(GPU, BOB) is None
-    queue.commands = {7: ALICE, 8: BOB}
+    queue.commands = commands(ALICE, BOB)
     assert queue.next_command([GPU], ()) == 8
     assert queue.next_task(GPU, ()) is None
     machine.tasks[GPU].pop(0)
@@ -156,7 +161,7 @@ def test_a_command_of_who_has_less_goes_before_the_tasks_that_wait(make: Make, m
     queue = make("[limits]\ntasks = 3\n")
     machine.add(ALICE, 2)
     machine.add(ALICE, 5, queued=True)
-    queue.commands = {7: ALICE, 8: ALICE, 9: BOB}
+    queue.commands = commands(ALICE, ALICE, BOB)
     assert queue.next_task(GPU, ()) is None
     assert queue.no_room(GPU, BOB) is None
     assert queue.next_command([GPU], ()) == 9
@@ -169,7 +174,7 @@ def test_a_command_of_who_has_less_goes_before_the_tasks_that_wait(make: Make, m
 
 def test_what_is_starting_counts_for_whoever_starts_it(make: Make, machine: Machine) -> None:
     queue = make("[limits]\ntasks = 3\n")
-    queue.commands = {7: ALICE, 8: BOB}
+    queue.commands = commands(ALICE, BOB)
     assert queue.next_command([GPU], ()) == 7
     assert queue.next_command([GPU], [ALICE]) == 8
     assert queue.next_command([GPU, OTHER], [ALICE, BOB, BOB]) is None
@@ -178,7 +183,7 @@ def test_what_is_starting_counts_for_whoever_starts_it(make: Make, machine: Mach
 def test_what_a_user_starts_takes_no_more_room_than_a_user_may_have(make: Make, machine: Machine) -> None:
     """One who had many sleeping processes attached kept the commands of all others waiting for ever."""
     queue = make("[limits]\ntasks = 4\nuser_tasks = 2\n")
-    queue.commands = {7: BOB}
+    queue.commands = commands(BOB)
     machine.add(ALICE)
     assert queue.next_command([GPU], [ALICE] * 60) == 7
     assert queue.over_limit(GPU, BOB, [ALICE] * 60) is None

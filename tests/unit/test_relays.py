@@ -172,29 +172,6 @@ def test_with_all_relays_in_use_others_wait_and_an_idle_one_makes_room(monkeypat
     run(test)
 
 
-def test_the_one_that_is_idle_for_longest_makes_room_and_none_that_looks_at_a_datagram(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What it has received, and looks at, would be lost: the region of somebody's tree."""
-    monkeypatch.setattr(relays, "MAX_RELAYS", 2)
-
-    async def test(world: World) -> None:
-        for uid in (ONE, OTHER):
-            mine, _, ended = await world.served(uid)
-            mine.close()
-            ended()
-        loop = asyncio.get_running_loop()
-        before, taken = world.relays._relays[ONE].idle_since, loop.create_future()
-        world.sender.send(b"a datagram")
-        world.relays.take(ONE, True, lambda: taken.set_result(None))
-        await asyncio.wait_for(taken, PATIENCE_S)
-        assert world.relays._relays[ONE].idle_since > before
-        await world.served(OTHER + 1)
-        assert set(world.relays._relays) == {ONE, OTHER + 1}
-
-    run(test)
-
-
 def test_one_that_hangs_is_ended_and_its_user_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relays, "_LOOK_S", 0.05)
     monkeypatch.setattr(relay, "_SIGN_S", 1.0)  # of a busy machine, too

@@ -26,9 +26,7 @@ from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
 
 # As they are to be: taken from the code they would hold whatever it says.
-QUIET_S = 0.05
-SETTLE_S = 1.5
-TRIES = 3
+QUIET_S, SETTLE_S, TRIES = 0.05, 1.5, 3
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -237,9 +235,7 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
 
 
 def test_whoever_ran_a_tree_is_told_of_the_first_that_is_not_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look that fails for another reason may go well the next time."""
-
-    async def test(world: Managed) -> None:
+    async def test(world: Managed) -> None:  # a look that fails for another reason may go well the next time
         with child() as one, child() as two:
             world.tree([one, two])
             adopt, failed, told = world.adoption.adopt, list[int](), list[str]()

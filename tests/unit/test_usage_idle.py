@@ -137,6 +137,17 @@ def test_work_that_was_presumed_away_is_taken_from_what_is_told_next(length: int
     assert list(told.values()) == sorted(told.values())
 
 
+def test_nothing_is_presumed_where_the_newest_sample_is_not_told() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    idle.compare(_samples(200, 0, 0, 0, 0, 0))
+    assert idle.presume(None) == {}
+    for end in range(2000, 6000, 1000):
+        idle.note([_part(1, end - 1000, end)], _at(end))
+        assert idle.wants_samples(_at(end))
+        idle.compare(_samples(end - 800, 0, 0, 0, 0, 0))
+        assert not idle.may_presume
+
+
 def test_nothing_is_presumed_where_somebody_reads_often_or_another_came() -> None:
     idle = _lone((1, 0, 1000), until=1000)
     idle.compare(_samples(200, 0, 0, 0, 0, 0))

@@ -16,6 +16,7 @@ from tests.fixtures.why_events import (
     STACK_OF_FUTEX,
     STACK_OF_STOP,
     STOPPED,
+    SYNC,
     asleep,
     back,
     call,
@@ -133,6 +134,18 @@ def test_requests_that_one_thread_serves_at_once_are_told_apart_by_their_streams
     assert report.requests == 18
 
 
+def test_how_many_launches_a_request_has_is_learnt_from_all_threads_where_one_has_made_few() -> None:
+    """A pool of many: one of them sleeps in the middle of its second request."""
+    events = []
+    for tid in (ME, ME + 1, ME + 2):
+        for at in (10_000, 20_000):
+            rest = 3_000 if (tid, at) == (ME, 20_000) else 100
+            events += [launch(at, tid, tid), out(at + 10, tid), wake(at + rest - 10, tid), back(at + rest - 10, tid)]
+            events += [launch(at + rest, tid, tid), *call(at + rest + 10, at + rest + 300, SYNC, tid, tid)]
+    rows = analyse(seen(events, 90_000), us(1_000), us(2_000)).report.slow
+    assert [(row.ms, row.launches) for row in rows] == [(pytest.approx(3.3), 2)]
+
+
 def test_a_request_that_uses_two_streams_is_one() -> None:
     events = []
     for at in range(10_000, 100_000, 10_000):
@@ -174,13 +187,13 @@ def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_th
     assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
 
 
-def _steps(requests: int) -> int:
-    """How many lines of ours are run for so many requests of two threads."""
+def _steps(requests: int, threads: int = 2) -> int:
+    """How many lines of ours are run for so many requests of each of some threads."""
     events = [
         each._replace(tid=tid, value=each.value + tid if each.what is What.CALL else each.value)
         for number in range(requests)
-        for tid in (ME, ME + 1)
-        for each in usual(10_000.0 * (number + 1), 300 + number % 7)
+        for tid in range(ME, ME + threads)
+        for each in usual(10_000.0 * (number + 1) + tid, 300 + number % 7)
     ]
     steps = 0
 
@@ -192,7 +205,7 @@ def _steps(requests: int) -> int:
     what = seen(events, 20_000.0 * requests)
     sys.settrace(count)
     try:
-        assert analyse(what, None, us(PAUSE_US)).report.requests == 2 * requests
+        assert analyse(what, None, us(PAUSE_US)).report.requests == threads * requests
     finally:
         sys.settrace(None)
     return steps
@@ -200,3 +213,8 @@ def _steps(requests: int) -> int:
 
 def test_many_requests_take_as_much_longer_as_they_are_more() -> None:
     assert _steps(200) < 6 * _steps(50)
+
+
+def test_many_threads_take_no_more_than_each_beside_each() -> None:
+    """Not with each wait of a third beside these: a server may have some hundreds."""
+    assert _steps(2, 40) < 20 * _steps(2, 10)

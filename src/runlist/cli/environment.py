@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from runlist.planes.process import preload
 from runlist.protocol import environment_autogen as names
 from runlist.settings.values import memory
-from runlist.units import parse_number
+from runlist.units import parse_number, parse_size
 
 _NO_CAP = {"", "0", "max", "none"}
 
@@ -22,6 +22,8 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     }
     if environment.get(names.REGION):
         settings.pop("memory", None)  # the region has it already
+    if parse_size(settings.get("memory", "")) == 0:
+        settings["memory"] = "max"  # as the library takes it, and HAMi's
     if math.isinf(_percent(settings.get("cap", "max"))):
         settings.pop("cap", None)
     return settings
@@ -59,6 +61,8 @@ def _hami(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _bytes(text: str) -> float:
     """For comparing. A malformed text comes first, so that the daemon refuses it."""
+    if parse_size(text) == 0:
+        return math.inf
     try:
         return memory(text).limit or math.inf
     except ValueError:

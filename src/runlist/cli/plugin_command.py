@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         resources: str = typer.Option(
             "share",
             "--resources",
-            metavar="share|share,memory",
+            metavar="share|memory|share,memory",
             help="What to offer; with `share` alone it is of time and memory.",
         ),
         install: Path | None = typer.Option(

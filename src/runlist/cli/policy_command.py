@@ -105,11 +105,11 @@ def checked_policy(policy: str, options: list[str] | None) -> tuple[str, dict[st
         return policy, values
     try:
         path = Path(policy).resolve()
-        readable = path.is_file()
+        there, readable = path.exists(), path.is_file()
     except OSError:
-        readable = False
+        there = readable = False
     if not readable:
-        raise UsageError(f"policy file {policy} does not exist")
+        raise UsageError(f"policy file {policy} {'is no plain file: name one' if there else 'does not exist'}")
     return str(path), values
 
 

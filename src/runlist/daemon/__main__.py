@@ -203,7 +203,7 @@ def _load_ahead(plane: Plane) -> None:
 
 def _record(plane: Plane) -> Record:
     """A record of changes of our own, after those are put back that an earlier daemon left."""
-    path = paths.daemon_socket(plane).with_suffix(".changed")
+    path = paths.daemon_socket(plane).with_suffix(paths.RECORD)
     settle(path, plane.rescue)
     return Record(path)
 
@@ -261,7 +261,8 @@ async def _look(daemon: Daemon) -> None:
         newcomers_s = NEWCOMERS_EVERY_S
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(opened.wait(), pause)
+                async with asyncio.timeout(pause):  # before Python 3.12 `wait_for` may forget that it was cancelled
+                    await opened.wait()
                 await asyncio.sleep(max(FIRST_LOOK_S, daemon.search.took_s))  # opens come in bursts
             was_opened = opened.is_set()
             opened.clear()
@@ -423,7 +424,7 @@ def _listening(plane: Plane, group: str | None, manager: ServiceManager) -> Iter
     """
     path = paths.daemon_socket(plane)
     paths.make_private(path.parent, 0o711 if group else 0o700)
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path.with_suffix(paths.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     passed = manager.listener(path)
     listener = passed or socket.socket(socket.AF_UNIX)
     try:

@@ -97,7 +97,13 @@ def compose(
     opened = asyncio.Event()
     search = Search(processes, adoption, checks, placement, opened.set)
     guard = MemoryGuard(
-        processes, gpus, census, placement, lambda: checks.check(files=True, slices=False), search.look_again
+        processes,
+        gpus,
+        census,
+        placement,
+        lambda: checks.check(files=True, slices=False),
+        search.look_again,
+        search.look_soon,
     )
     descriptors = Descriptors(plane)
     revision = Revision(processes, gpus, keeper, placement, search, rules_file)

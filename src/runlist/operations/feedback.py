@@ -14,7 +14,7 @@ from collections.abc import Callable
 from runlist.errors import RunlistError
 from runlist.log import say
 from runlist.operations.admission import COMPLEMENTS, Admission, wrong
-from runlist.operations.rules.interface import LEAST_EVERY_S, STALL_S, Model, Rule
+from runlist.operations.rules.interface import LEAST_EVERY_S, STALL_S, Model, Rule, wrong_every
 from runlist.plugins import line_of
 
 FALLBACK = Admission(COMPLEMENTS)
@@ -31,6 +31,7 @@ class Feedback:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._asked = _Asked(rule)
+        self._every_s = LEAST_EVERY_S
 
     def start(self) -> None:
         """Ask once, at once; then from a thread, if the rule wants to be asked again."""
@@ -57,17 +58,26 @@ class Feedback:
             return ""
         try:
             return str(self._rule.why())
-        except Exception as error:  # a rule may be anybody's
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a rule may be anybody's
             with contextlib.suppress(RunlistError):
                 self._drop(_told(error))
             return ""
 
     def _work(self) -> None:
-        every_s = max(LEAST_EVERY_S, self._rule.every_s or 0)
         with contextlib.suppress(RunlistError):  # the scheduler was stopped by other hands, such as a C library's
-            while not self._end.wait(every_s) and self._ask():
+            while self._asks_again() and not self._end.wait(self._every_s) and self._ask():
                 pass
         self._asked.end()
+
+    def _asks_again(self) -> bool:
+        """Whether the rule, which may change its mind, wants to be asked again."""
+        every_s = self._rule.every_s
+        if why := wrong_every(every_s):
+            return self._drop(why)
+        self._every_s = max(LEAST_EVERY_S, every_s or 0)
+        return every_s is not None
 
     def _ask(self) -> bool:
         """Whether the rule is still one."""
@@ -100,7 +110,11 @@ def _told(error: BaseException) -> str:
     """What a rule raised, in a line."""
     if isinstance(error, _Stalled):
         return f"it took more than {STALL_S:g} s for an answer"
-    return f"{line_of(error.__traceback__)}{type(error).__name__}: {error}"
+    line = line_of(error.__traceback__)
+    try:
+        return f"{line}{type(error).__name__}: {error}"
+    except Exception:  # its words may fail, too
+        return f"{line}{type(error).__name__}"
 
 
 class _Stalled(BaseException):

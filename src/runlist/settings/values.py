@@ -144,9 +144,9 @@ def memory(value: str) -> MemoryChange:
     limit = parse_size(value)
     if limit is None:
         raise ValueError("take a size, such as 8G, 512M, 1.5GiB or bytes, or max for no limit")
-    if 0 < limit < LEAST_MEMORY:
+    if limit < LEAST_MEMORY:
         raise ValueError(f"{size(limit)} let no program use a GPU: give the unit, as in 8G, or max for no limit")
-    return MemoryChange(limit or None)
+    return MemoryChange(limit)
 
 
 def timeslice(value: str) -> TaskChange:

@@ -178,7 +178,8 @@ class TopApp(App[None]):
                 again_at = clock() + self._interval_s
                 while (left := again_at - clock()) > 0:
                     try:
-                        step = await asyncio.wait_for(self._asked.get(), left)
+                        async with asyncio.timeout(left):
+                            step = await self._asked.get()
                     except TimeoutError:
                         break
                     self._show(await asyncio.to_thread(step))

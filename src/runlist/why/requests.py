@@ -6,12 +6,12 @@ that launch on the same streams, and those that wait for what others launch, mak
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 from runlist.protocol.why_autogen import What
@@ -55,10 +55,6 @@ class Call(NamedTuple):
     @property
     def name(self) -> str:
         return NAMES[self.function]
-
-
-_Waits = dict[int, list[Call]]
-"""A thread's waits, in order, by the stream that they are for."""
 
 
 @dataclass
@@ -176,10 +172,12 @@ def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pa
     if until is not None:
         made = sorted([*made, *unseen_launches(made, threads, until, pause_ns)])
         lanes = _lanes(made)
+    parted = [list(_between_pauses(own, threads, pause_ns)) for own in lanes]
+    every = _usual(parted)
     found = [
         request
-        for number, own in enumerate(lanes)
-        for request in _requests(own, number, threads, pause_ns, seen.end_ns)
+        for number, groups in enumerate(parted)
+        for request in _requests(groups, _usual([groups]) or every, number, seen.end_ns)
     ]
     found.sort(key=lambda request: request.start_ns)
     _find_earlier_work(found, made)
@@ -192,7 +190,7 @@ def learnt_pause(rests: Iterator[int] | Sequence[int]) -> int:
     """
     lengths = sorted(length for length in rests if length >= LEAST_PAUSE_NS)
     best, pause = CLEAR, USUAL_PAUSE_NS
-    for shorter, longer in pairwise([LEAST_PAUSE_NS, *lengths]):
+    for shorter, longer in itertools.pairwise([LEAST_PAUSE_NS, *lengths]):
         if shorter <= MOST_PAUSE_NS and longer / shorter > best:
             best, pause = longer / shorter, round((longer * shorter) ** 0.5)
     return min(pause, MOST_PAUSE_NS)
@@ -288,15 +286,13 @@ def _rest(before: Call, after: Call, until_ns: int, threads: Mapping[int, Thread
 
 def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
     until = 0
-    for before, after in pairwise(own):
+    for before, after in itertools.pairwise(own):
         until = max(until, before.end_ns)
         yield _rest(before, after, until, threads)
 
 
-def _requests(
-    own: Sequence[Call], number: int, threads: Mapping[int, Thread], pause_ns: int, end_ns: int
-) -> Iterator[Request]:
-    *groups, last = _joined(list(_between_pauses(own, threads, pause_ns)))
+def _requests(parted: Sequence[list[Call]], usual: range, number: int, end_ns: int) -> Iterator[Request]:
+    *groups, last = _joined(parted, usual)
     found = [request for group in groups for request in _request(group, number)]
     yield from found
     if _goes_on(last, end_ns, waits=bool(found)):
@@ -321,18 +317,25 @@ def _between_pauses(own: Sequence[Call], threads: Mapping[int, Thread], pause_ns
         yield group
 
 
-def _joined(groups: Sequence[list[Call]]) -> Iterator[list[Call]]:
+def _usual(lanes: Sequence[Sequence[list[Call]]]) -> range:
+    """How many launches requests of lanes have that nothing parts; none where too few tell."""
+    whole = sorted(
+        _launches(group)
+        for groups in lanes
+        for before, group in itertools.pairwise([[], *groups])
+        if not (_is_open(before) or _is_open(group))
+    )
+    if len(whole) < max(_ENOUGH, 2 * sum(_is_open(group) for groups in lanes for group in groups)):
+        return range(0)
+    few = len(whole) // 20
+    return range(whole[few], whole[-1 - few] + 1)
+
+
+def _joined(groups: Sequence[list[Call]], usual: range) -> Iterator[list[Call]]:
     """What a program slept in the middle of a request parts it no less than a pause does. It is one request where the
     rest waits for what was launched before, and nothing else does; or where both together have as many launches as
-    the requests that nothing parts, and the rest alone has not.
+    is usual, by those of the same threads or, where these have made few, by all, and the rest alone has not.
     """
-    whole = sorted(
-        _launches(group) for before, group in pairwise([[], *groups]) if not (_is_open(before) or _is_open(group))
-    )
-    usual = range(0)
-    if len(whole) >= max(_ENOUGH, 2 * sum(map(_is_open, groups))):
-        few = len(whole) // 20
-        usual = range(whole[few], whole[-1 - few] + 1)
     begun: list[Call] = []
     for group in groups:
         if _is_open(begun) and _belongs(begun, group, usual):
@@ -395,19 +398,17 @@ def _launches(own: Sequence[Call]) -> int:
 def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
     """For each request, work of the process that nobody had waited for when it began."""
     launched: dict[tuple[int, int], list[int]] = {}  # by thread and stream
-    waited: dict[int, _Waits] = {}  # by thread
+    waits = _Waits(made)
     for call in made:
         if call.kind is Kind.WORK:
             launched.setdefault((call.tid, call.argument), []).append(call.start_ns)
-        elif call.kind in (Kind.WAIT, Kind.BOTH):
-            waited.setdefault(call.tid, {}).setdefault(_waits_for(call), []).append(call)
     for request in found:
         for (tid, stream), times in launched.items():
             place = bisect_left(times, request.start_ns) - 1
             if place < 0:
                 continue
             last = times[place]
-            done = _done(waited, tid, stream, last)
+            done = waits.done(tid, stream, last)
             if done is not None and done <= request.start_ns:
                 continue
             own = tid in request.tids
@@ -417,24 +418,32 @@ def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
                 request.earlier_done = max(request.earlier_done or 0, done)
 
 
-def _waits_for(call: Call) -> int:
-    return _ALL if call.name == "cuCtxSynchronize" else call.argument
+class _Waits:
+    """Waits for the GPU by what they are for, and by whom they are: each with the earliest end of all from there on."""
 
+    def __init__(self, made: Sequence[Call]) -> None:
+        waits: dict[tuple[str, int], list[Call]] = {}
+        for call in made:
+            if call.kind not in (Kind.WAIT, Kind.BOTH):
+                continue
+            stream = _ALL if call.name == "cuCtxSynchronize" else call.argument
+            for what in (("by", call.tid), ("for", stream), *([("what was recorded by", call.tid)] * (stream == 0))):
+                waits.setdefault(what, []).append(call)
+        self._starts = {what: [call.start_ns for call in calls] for what, calls in waits.items()}
+        self._ends = {
+            what: list(itertools.accumulate((call.end_ns for call in reversed(calls)), min))
+            for what, calls in waits.items()
+        }
 
-def _done(waited: Mapping[int, _Waits], tid: int, stream: int, launched_ns: int) -> int | None:
-    """When somebody had waited for all on a stream that was launched until then."""
-    ends = []
-    for other, waits in waited.items():
-        if other == tid:
-            wanted = list(waits) if stream in _SHARED else [_ALL, 0, stream]
-        else:
-            wanted = [_ALL] if stream in _SHARED else [_ALL, stream]
-        later = [_first_from(waits[each], launched_ns) for each in wanted if each in waits]
-        if found := min((call for call in later if call is not None), default=None):
-            ends.append(found.end_ns)
-    return min(ends, default=None)
+    def done(self, tid: int, stream: int, launched_ns: int) -> int | None:
+        """When somebody had waited for all that a thread had launched on a stream until then."""
+        own = ("by", tid) if stream in _SHARED else ("what was recorded by", tid)
+        every = [own, ("for", _ALL), *([] if stream in _SHARED else [("for", stream)])]
+        ends = [self._end(what, launched_ns) for what in every]
+        return min((end for end in ends if end is not None), default=None)
 
-
-def _first_from(calls: Sequence[Call], time_ns: int) -> Call | None:
-    place = bisect_left(calls, time_ns, key=lambda call: call.start_ns)
-    return calls[place] if place < len(calls) else None
+    def _end(self, what: tuple[str, int], time_ns: int) -> int | None:
+        """When the first of these that began from then on ended."""
+        starts = self._starts.get(what, [])
+        place = bisect_left(starts, time_ns)
+        return self._ends[what][len(starts) - 1 - place] if place < len(starts) else None

@@ -220,6 +220,20 @@ static void anyhow(void) {
     puts("right");
 }
 
+/* By the names of earlier schedulers: there is no client before there is a scheduler, nor a number that is none. */
+static void early(void) {
+    make_context();
+    RL(orion_set_client_idx)(1);
+    RL(orion_set_client_idx)(1);
+    RL(orion_stop_scheduler)();
+    printf("%d\n", RL(orion_start_scheduler)(2));
+    printf("%d\n", RL(orion_start_scheduler)(2));
+    RL(orion_set_client_idx)(2);
+    RL(orion_set_client_idx)(1);
+    RL(orion_stop_scheduler)();
+    RL(orion_stop_scheduler)();
+}
+
 /* What a thread gave its default stream before it was a client, it still waits for when it is. */
 static void before(void) {
     make_context();
@@ -510,6 +524,10 @@ int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
     if (!strcmp(act, "processes")) {
         processes();
+        return 0;
+    }
+    if (!strcmp(act, "early")) {
+        early();
         return 0;
     }
     if (!strcmp(act, "before")) {

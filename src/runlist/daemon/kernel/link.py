@@ -141,7 +141,7 @@ class KernelLink:
             self._say(f"no loader can be started: {error or 'no memory'}")
             self._rest()
             return
-        given = Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
+        given = self._names()
         if (left := given.left()) is not None:
             inheriting.take_out_reused(left)
         if not self._inherited:
@@ -179,8 +179,9 @@ class KernelLink:
         if self._process is not None:
             try:
                 self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            except subprocess.TimeoutExpired:  # it is stopped, and would leave what has names
+                self._end(self._process)
+                self._names().take_away()
             self._process = None
 
     def check(self) -> bool:
@@ -342,15 +343,22 @@ class KernelLink:
         self._wait_no_more()
         self._let_go()
         if self._process is not None:
-            self._process.kill()  # it may be stopped: what it holds would go on beside the next one
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1)
+            self._end(self._process)  # it may be stopped: what it holds would go on beside the next one
             self._process = None
         self._say(how)
         if worked:
             self._gap()
         self._rest_s = RETRY_S if time.monotonic() - self._started >= LONG_LIFE_S else self._rest_s
         self._rest()
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+
+    def _names(self) -> Names:
+        return Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
 
     def _let_go(self) -> None:
         self.policy.detach()

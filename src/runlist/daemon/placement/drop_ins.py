@@ -103,7 +103,8 @@ class DropIns:
             failed = False
             while True:
                 try:
-                    await asyncio.wait_for(happened.wait(), LOOK_EVERY_S if self._tries_again or failed else None)
+                    async with asyncio.timeout(LOOK_EVERY_S if self._tries_again or failed else None):
+                        await happened.wait()
                 except TimeoutError:
                     changes = _ALL
                 else:

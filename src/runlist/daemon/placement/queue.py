@@ -8,6 +8,8 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.book import RuleBook
@@ -16,6 +18,13 @@ from runlist.model import ROUNDING, Task, TaskClass
 from runlist.proc.owners import Owner
 from runlist.text import counted
 from runlist.units import percent
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One that waits to be started: its owner, and which of the owner's numbers its launcher has."""
+
+    owner: Owner
+    uid: int
 
 
 class Queue:
@@ -27,7 +36,7 @@ class Queue:
         self._rules = rules
         self._gpus = gpus
         self._census = census
-        self.commands: dict[int, Owner] = {}
+        self.commands: dict[int, Command] = {}
         """Those that wait to be started, by the process ids of their launchers, the longest waiting first."""
 
     def over_limit(self, gpu: str, owner: Owner, starting: Collection[Owner] = ()) -> str | None:
@@ -99,10 +108,10 @@ class Queue:
         if not self._is_limited:
             return next(iter(self.commands), None)
         gpus = list(gpus)
-        free = {each for each in set(self.commands.values()) if self.no_room_anywhere(gpus, each, starting) is None}
+        free = {each for each in self._commanding() if self.no_room_anywhere(gpus, each, starting) is None}
         there = sum((self._there(gpu) for gpu in gpus), Counter(starting))
-        candidates = [pid for pid, owner in self.commands.items() if owner in free]
-        return min(candidates, key=lambda pid: there[self.commands[pid]], default=None)
+        candidates = [pid for pid, command in self.commands.items() if command.owner in free]
+        return min(candidates, key=lambda pid: there[self.commands[pid].owner], default=None)
 
     def next_task(self, gpu: str, starting: Collection[Owner]) -> ManagedTask | None:
         """The task that waits for this GPU and is to run now: of those of who has least, the one that waits longest.
@@ -113,12 +122,15 @@ class Queue:
             return None
         there = self._there(gpu, starting)
         for owner in sorted(waiting, key=lambda each: (there[each], waiting[each].task.since)):
-            first = {each for each in set(self.commands.values()) if there[each] < there[owner]}
+            first = {each for each in self._commanding() if there[each] < there[owner]}
             if any(self.over_limit(gpu, each, starting) is None for each in first):
                 return None
             if self.over_limit(gpu, owner) is None or self._waits_for_itself(gpu):
                 return waiting[owner]
         return None
+
+    def _commanding(self) -> set[Owner]:
+        return {command.owner for command in self.commands.values()}
 
     @property
     def _is_limited(self) -> bool:

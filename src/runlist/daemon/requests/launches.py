@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.queue import Command
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, sent_region
 from runlist.daemon.requests.rights import check_owner, check_right
@@ -53,7 +54,6 @@ class Launches:
         self._processes = processes
         self._descriptors = descriptors
         self._opened = opened
-        self._waiting: dict[int, int] = {}  # users of launchers that wait
         self._next: tuple[float, int | None] | None = None  # when it was found out whose turn it is, and the launcher
 
     async def begin(
@@ -125,7 +125,7 @@ class Launches:
         queued = [task.task for task in managed if task.queued]
         everybody = [
             (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
-        ] + [(owner, f"the command of process {pid}") for pid, owner in self._waiting.items()]
+        ] + [(each.uid, f"the command of process {pid}") for pid, each in self._placement.queue.commands.items()]
         mine = [words for owner, words in everybody if uid in (0, owner)]
         return mine, len(everybody) - len(mine)
 
@@ -133,12 +133,13 @@ class Launches:
         """Wait until there is room for a launcher's command; returns the settings for it."""
         check_owner(pid, uid)
         check_right(settings, uid)
-        if self._processes.is_root(pid) or pid in self._waiting:
+        rules, queue = self._placement.rules, self._placement.queue
+        if self._processes.is_root(pid) or pid in queue.commands:
             raise RunlistError(f"process {pid} is managed already")
-        if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
+        if self._processes.is_full(uid, [each.owner.uid for each in queue.commands.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
-        rules, queue, owner = self._placement.rules, self._placement.queue, Owner.of(pid, uid)
-        self._waiting[pid], queue.commands[pid], self._next = uid, owner, None
+        owner = Owner.of(pid, uid)
+        queue.commands[pid], self._next = Command(owner, uid), None
         try:
             while rules.limits.over is Over.QUEUE:
                 if self._next_command() == pid:
@@ -146,7 +147,7 @@ class Launches:
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 check_owner(pid, uid)  # it may have given up
         finally:
-            del self._waiting[pid], queue.commands[pid]
+            del queue.commands[pid]
             self._next = None
         reason = queue.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
         if reason is not None and rules.limits.over is Over.REFUSE:

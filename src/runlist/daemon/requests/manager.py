@@ -85,7 +85,7 @@ class Manager:
         self.gpus = gpus
         self.census = census
         self.placement = placement
-        self._changed_users = ChangedUsers(processes, gpus)
+        self._changed_users = ChangedUsers(processes, gpus, search.look_anew)
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption

@@ -4,7 +4,7 @@ nobody else may act on them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -22,9 +22,10 @@ MOST_ASKED = 64
 
 
 class ChangedUsers:
-    """Puts such processes back."""
+    """Puts such processes back. `on_change` is called with the id of each."""
 
-    def __init__(self, processes: Processes, gpus: Gpus) -> None:
+    def __init__(self, processes: Processes, gpus: Gpus, on_change: Callable[[int], None] = lambda _: None) -> None:
+        self.on_change = on_change
         self._processes = processes
         self._gpus = gpus
         self._turns: InTurn[int] = InTurn(MOST_ASKED)
@@ -45,7 +46,7 @@ class ChangedUsers:
                 self._processes.forget(process, restore=True)
                 if process.root.by_rule:  # which names each process as whose it is
                     self._processes.remove_root(process.root)
-                self._processes.on_other_user(process.pid)
+                self.on_change(process.pid)
                 gone = True
         if gone:
             self._gpus.run_all()

@@ -39,7 +39,7 @@ class Checks:
         self._keeper = keeper
         self._placement = placement
         self._lending = lending
-        self._changed_users = ChangedUsers(processes, gpus)
+        self.changed_users = ChangedUsers(processes, gpus)
 
     def check(self, files: bool, slices: bool, of: Container[int] = ()) -> None:
         """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put slices back
@@ -48,7 +48,7 @@ class Checks:
         self._admit_queued()
         self._lending.check()
         self._processes.forget_away()
-        self._changed_users.check()
+        self.changed_users.check()
         processes = [process for pid in list(self._processes.managed) if (process := self._processes.of(pid))]
         if files:
             self._check_files(processes)

@@ -29,7 +29,7 @@ from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
-from runlist.planes.process.region import Enforced, Slot
+from runlist.planes.process.region import Enforced, Slot, Snapshot
 from runlist.proc.process import peak_of
 from runlist.units import size
 
@@ -46,8 +46,8 @@ LOOKS_AGAIN_S = (0.01, 0.03, 0.07, 0.13)
 another takes may be in it twice, and what a process held before its end, or before exec, goes when we let go of it."""
 
 SEARCHES = 5
-"""How often a tree is looked at for who keeps the memory of a process that ended: a look may come before the kernel has
-let go of all that the process had.
+"""How often a tree is looked at for who keeps the memory of a process that ended, and a process that holds some for
+what it has: a look may come before the kernel has let go of all that the process had, or before all is there.
 """
 
 GONE_S = 0.02
@@ -73,7 +73,7 @@ class MemoryGuard:
     """Guards the trees that have a memory limit or a region.
 
     `let_go` closes what we hold of files that their processes closed. `look_again` looks for work in a tree's processes
-    that had none when they were looked at.
+    that had none when they were looked at, and `look_soon` in one of them.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class MemoryGuard:
         placement: Placement,
         let_go: Callable[[], None],
         look_again: Callable[[Root], None],
+        look_soon: Callable[[int], None],
     ) -> None:
         self._seen_outside: dict[TaskKey, ManagedTask] = {}  # at the last look
         self._processes = processes
@@ -92,14 +93,17 @@ class MemoryGuard:
         self._placement = placement
         self._let_go = let_go
         self._look_again = look_again
+        self._look_soon = look_soon
         self._members = Membership(processes)
         self._groups = GroupMemory()
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
+        self._looked_for: Counter[TaskKey] = Counter()  # how often one looked for it since
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
         self._past: dict[
             tuple[int, TaskKey], deque[int]
         ] = {}  # the same of each process, and of each tree that it is in
+        self._snapshots: dict[int, Snapshot | None] = {}  # of regions, when the driver's list was new, by root
         self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
         self._guards = True  # at the last look: an earlier daemon may have left somebody held
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
@@ -149,6 +153,7 @@ class MemoryGuard:
         now = time.monotonic()
         seen = {key for held in stock.values() for key in held} - self._managed()
         self._since = {key: self._since.get(key, now) for key in seen}
+        self._looked_for = Counter({key: times for key, times in self._looked_for.items() if key in seen})
         self._told &= {key.pid for held in stock.values() for key in held} | self._processes.managed.keys()
         outside: dict[TaskKey, ManagedTask] = {}
         for root in self._watched():
@@ -164,6 +169,7 @@ class MemoryGuard:
             self._charge_unseen(root, held)
             self._take_note(root, held, sure)
             self._cap_inside(root, mine)
+            self._look_for(root, [key for key in held if key in seen])
         self._seen_outside = outside
         self._groups.take_note(
             self._gpu_names(), lambda name, gpu: sure is None or (name, gpu) in sure, self._census.answers
@@ -194,6 +200,7 @@ class MemoryGuard:
         NVML's number and its own, as of some time or now. A tree's processes are those of the trees in it, too.
         """
         stock: dict[int, dict[TaskKey, int]] = {root.pid: {} for root in self._watched()}
+        self._snapshots = {}
         if not stock:
             return stock
         gpus = self._gpu_names()
@@ -217,6 +224,7 @@ class MemoryGuard:
     def _told_by(self, root: Root, since: float | None) -> dict[TaskKey, int]:
         """The bytes that the library of each process of a tree tells."""
         snapshot = root.quota.look(kept_s=0.0 if since is None else time.monotonic() - since)
+        self._snapshots[root.pid] = snapshot
         if snapshot is None:
             return {}
         devices = {gpu: device.index for gpu in self._gpu_names() if (device := snapshot.device(gpu)) is not None}
@@ -291,6 +299,17 @@ class MemoryGuard:
         if key not in self.outside:
             _log.warning("a process is out of reach", pid=key.pid, gpu=key.gpu, reason=why)
         return task
+
+    def _look_for(self, root: Root, keys: list[TaskKey]) -> None:
+        """Have these found: nobody looks at a process whose number of open files stays as it was, whatever it does. A
+        look may come before there is a channel group; who holds too much may wait with those.
+        """
+        for key in keys:
+            first = self._looked_for[key] < SEARCHES and key.pid not in self._processes.left
+            may_be_found = key.pid not in root.excluded and not self._members.has_ended(key.pid)
+            if may_be_found and (first or root.quota.is_over(key.gpu)):
+                self._looked_for[key] += 1
+                self._look_soon(key.pid)
 
     # -- what is done about it ---------------------------------------------------------------------
 
@@ -368,11 +387,11 @@ class MemoryGuard:
         return _why_not_inside(process.pid, slot, min(past) if len(past) == UNSEEN_LOOKS else 0)
 
     def _note_past(self, processes: list[ManagedProcess]) -> None:
-        """Take note of what each process holds beyond what its library tells."""
+        """Take note of what each process holds beyond what its library told then."""
         before, self._past = self._past, {}
         for process in processes:
             for root in (process.root, *self._trees(process)):
-                snapshot = root.quota.look()
+                snapshot = self._snapshots.get(root.pid)
                 slot = None if snapshot is None else snapshot.slot_of(process.pid)
                 for gpu in process.tasks:
                     key = root.pid, TaskKey(process.pid, gpu)
@@ -387,8 +406,8 @@ class MemoryGuard:
         return not self._not_inside(process, gpu, process.root)
 
     def _charge_unseen(self, root: Root, held: Held) -> None:
-        """Have the library count what a tree holds beyond all that its region tells."""
-        snapshot = root.quota.look()
+        """Have the library count what a tree holds beyond all that its region told then."""
+        snapshot = self._snapshots.get(root.pid)
         if snapshot is None:
             return
         for gpu in self._gpu_names():

@@ -72,8 +72,6 @@ class Processes:
         self.ended: dict[int, Root] = {}
         self.on_end: Callable[[], None] = lambda: None
         """Called when a managed process has ended: what it had may be others' now, which nobody was told of."""
-        self.on_other_user: Callable[[int], None] = lambda _: None
-        """Called for a process that has become another user's, and is managed no more."""
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}

@@ -59,7 +59,7 @@ class Search:
         self._placement = placement
         self._wake = wake
         processes.on_end = self._one_ended
-        processes.on_other_user = self.look_anew
+        checks.changed_users.on_change = self.look_anew
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
@@ -205,13 +205,17 @@ class Search:
             for pid in (top, *tree):
                 self._schedule.forget(pid)
 
+    def look_soon(self, pid: int) -> None:
+        """Have the next scan look at a process of a tree, whatever it looked like before."""
+        self._schedule.forget(pid)
+        self._wake()
+
     def look_anew(self, pid: int) -> None:
         """Look at a process again, however it looked before: it lent a file, or may be a rule's now."""
-        self._schedule.forget(pid)
+        self.look_soon(pid)
         self._passed_over.discard(pid)
         self._nobodys.pop(pid, None)
         self._left_alone.discard((pid, start_of(pid)))
-        self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of whoever answers for it, or one that a

@@ -396,5 +396,6 @@ class Sightings:
         ends = time.monotonic() + LONGEST_S
         while (rest := min(known.last + QUIET_S, ends) - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(known.ready.wait(), rest)
+                async with asyncio.timeout(rest):
+                    await known.ready.wait()
                 return

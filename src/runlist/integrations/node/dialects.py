@@ -127,7 +127,7 @@ def _our_class(text: str) -> str:
 
 
 _CLASSES = ("latency", "normal", "batch")
-_OUR_READERS: Mapping[str, Callable[[str], str]] = {"memory": quantities.our_size, "class": _our_class}
+_OUR_READERS: Mapping[str, Callable[[str], str]] = {"class": _our_class}
 
 
 def _the_containers_first(found: tuple[str, str, str]) -> tuple[bool, str]:

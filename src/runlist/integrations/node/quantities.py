@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from runlist.units import MAX_SIZE, parse_size
+from runlist.units import MAX_SIZE
 
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(?:([KMGTP]i|[kMGTP])|[eE](\d{1,2}))?", re.ASCII)
 _SCALES = {
@@ -55,13 +55,6 @@ def fraction(text: str) -> Fraction:
     if not 0 < value <= 1:
         raise ValueError("take a part of a GPU, more than 0 and at most 1, such as 0.25")
     return value
-
-
-def our_size(text: str) -> str:
-    """A size as `runlist set memory=` takes it, but 0, which is no limit there."""
-    if parse_size(text) == 0:
-        raise ValueError("take more than 0, or max")
-    return text
 
 
 def _possible(size: int) -> int:

@@ -107,7 +107,8 @@ def _telling(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunlistError(f"{error.filename or where}: {error.strerror}: be root, or take --user") from None
+        advice = "be root, or take --user" if where == SYSTEM else "name another folder by XDG_CONFIG_HOME"
+        raise RunlistError(f"{error.filename or where}: {error.strerror}: {advice}") from None
 
 
 def _digest(text: str) -> str:

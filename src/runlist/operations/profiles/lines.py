@@ -14,7 +14,7 @@ from pathlib import Path
 from runlist.errors import UsageError
 
 _MOST_BYTES = 64 << 20
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -178,12 +178,12 @@ class Utilisation:
         )
         return sorted(DeviceSample(int(one.timeStamp), int(one.sampleValue.uiVal)) for one in found)
 
-    def newest(self) -> int:
-        """The newest sample of the whole GPU, in percent: a fortieth of the work of `device`. 100 where it has none."""
+    def newest(self) -> int | None:
+        """The newest sample of the whole GPU, in percent: a fortieth of the work of `device`. None if there is none."""
         try:
             return int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         except pynvml.NVMLError:
-            return 100
+            return None
 
     def processes(self, since_us: int) -> list[ProcessSample]:
         """The newest sample of each process that has one newer than `since_us`."""

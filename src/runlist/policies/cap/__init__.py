@@ -108,8 +108,8 @@ class CapLayer(Layer):
         self._now = 0.0
 
     def on_event(self, event: Event, now: float) -> bool | None:
-        if isinstance(event, Vanish) and (name := self._names.pop(event.key, "")) in self._accounts:
-            self._accounts[name].drop(event.key, event.usage)
+        if isinstance(event, Vanish):
+            self._leave(event.key, event.usage)
         return self.below.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
@@ -117,7 +117,8 @@ class CapLayer(Layer):
             return self.below.decide(tasks, now)
         self._now = now
         for task in tasks:
-            self._charge(task.key, task.usage)
+            if self._names.get(task.key) != task.shares_as:
+                self._leave(task.key, task.usage)
         members: dict[str, list[Task]] = {}
         for task in tasks:
             members.setdefault(task.shares_as, []).append(task)
@@ -148,10 +149,10 @@ class CapLayer(Layer):
         wait_ms = 1e3 * max(0.0, account.until - self._now)
         return f"cap {100 * account.cap.fraction:.3g} %: waits {wait_ms:.0f} ms for its next period"
 
-    def _charge(self, key: TaskKey, usage: Usage) -> None:
+    def _leave(self, key: TaskKey, usage: Usage) -> None:
         """What a task used counts for the group that it was in, also when it has left."""
-        if (account := self._accounts.get(self._names.get(key, ""))) is not None:
-            account.charge(key, usage)
+        if (account := self._accounts.get(self._names.pop(key, ""))) is not None:
+            account.drop(key, usage)
 
     def _settle(self, members: Mapping[str, Sequence[Task]], now: float) -> None:
         """Bring all accounts up to date, open new ones, and close those that nobody needs."""

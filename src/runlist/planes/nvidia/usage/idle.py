@@ -59,6 +59,7 @@ class IdleTime:
         self._asked_ns = 0
         self._until_ns = 0
         self._calm = False
+        self._tells = True  # the newest sample is told
         self._quiet: _Stretch | None = None  # in which there was no work lately
         self._presumed: _Stretch | None = None
         self._presumed_ns = (0, 0)  # from when until when
@@ -102,13 +103,15 @@ class IdleTime:
     @property
     def may_presume(self) -> bool:
         """Whether the newest sample tells enough for now."""
-        return self._calm and self._quiet is not None and self._quiet is self._stretches[-1]
+        return self._calm and self._tells and self._quiet is not None and self._quiet is self._stretches[-1]
 
-    def presume(self, percent: int) -> dict[int, float]:
-        """Idle seconds by pid until now, by the newest sample alone. Where it shows work, samples are wanted next."""
+    def presume(self, percent: int | None) -> dict[int, float]:
+        """Idle seconds by pid until now, by the newest sample alone. Where it shows work, samples are wanted next, and
+        from then on where there is none.
+        """
         last = self._stretches[-1]
-        if percent:
-            self._quiet, self._asked_ns = None, 0
+        if percent != 0:
+            self._tells, self._quiet, self._asked_ns = percent is not None, None, 0
             return {}
         since, until = self._presumed_ns if self._presumed is last else (self._sampled_ns, 0)
         start = max(until, self._sampled_ns, last.start_ns)

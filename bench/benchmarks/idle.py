@@ -11,7 +11,7 @@ from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
 
 
-def measure(tasks: int = 50, seconds: float = 30.0) -> list[Figure]:
+def measure(tasks: int = 50, seconds: float = 60.0) -> list[Figure]:
     """CPU time and resident memory of daemon and keeper together."""
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client.open(start=True))
@@ -28,6 +28,6 @@ def measure(tasks: int = 50, seconds: float = 30.0) -> list[Figure]:
         for process in processes:
             client.detach(process.pid)
     return [
-        Figure(f"daemon idle with {tasks} tasks: CPU", share * 100, AT_MOST, 0.5, "% of a core", {"seconds": seconds}),
+        Figure(f"daemon idle with {tasks} tasks: CPU", share * 100, AT_MOST, 0.2, "% of a core", {"seconds": seconds}),
         Figure(f"daemon idle with {tasks} tasks: memory", sum(memory.values()), AT_MOST, 80, "MB", memory),
     ]

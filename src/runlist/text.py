@@ -8,6 +8,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def short(text: str) -> str:
+    """A bad value as an error line can show it: short, and on one line."""
+    shown = printable(text)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
 def counted(number: int, one: str, more: str = "") -> str:
     """A number of things: `1 GPU`, `2 GPUs`."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"

@@ -1,4 +1,4 @@
-"""What the daemon wrote into regions for its own time goes with it, however it ends."""
+"""What the daemon wrote into regions for its own time goes with it when it is killed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def region_of(holder: Holder) -> Snapshot:
         region.close()
 
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_what_a_group_left_to_a_tree(daemon: Daemon, commands: Commands, run: Run, killed: bool) -> None:
+def test_what_a_group_left_to_a_tree(daemon: Daemon, commands: Commands, run: Run) -> None:
     """Each tree has the limit that it had before: none, or its own."""
     rule = commands.socket.with_name("rules.d") / "a.toml"
     rule.touch(0o600)
@@ -55,10 +54,7 @@ def test_what_a_group_left_to_a_tree(daemon: Daemon, commands: Commands, run: Ru
     assert one.do("take 600") == 0
     wait_for(lambda: other.do("info")[0] < 500, "what the other holds to count")
     keeper = daemon.keeper
-    if killed:
-        daemon.kill()
-    else:
-        daemon.process.terminate()
+    daemon.kill()
     wait_for(lambda: not running(keeper), "the keeper to end")
     for holder, own in (one, None), (other, 4 * GiB):
         region = region_of(holder)

@@ -10,7 +10,9 @@ import pytest
 from bench.harness import simulated_pairs as pairs
 from bench.harness.pair_figures import NOISE
 from bench.harness.simulated_pairs import AUTO, BACKGROUNDS, DEFAULT, PROGRAMS, WAYS, Row, better, compare
+from runlist.model import TaskClass
 from runlist.policies.parts.give_way import Way
+from runlist.sim.workload import TenantSpec
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,16 @@ def test_requests_that_fall_behind_by_switch_are_served_whole_at_once(background
     ours = pairs.simulate(PROGRAMS["lookup-full"], BACKGROUNDS[background], WAYS[AUTO], 1.5)
     assert [each for _, each in ours.ways] == [Way.SWITCH, Way.REQUEST]
     assert ours.p99 < 10 * alone.p99
+
+
+def test_a_program_that_waits_for_its_host_only_while_the_background_is_off_keeps_that() -> None:
+    """It waits for each of short pieces: by switch it falls behind, and slices would be worse."""
+    spec = TenantSpec("p", TaskClass.LATENCY, kernel_us=(5.0,) * 60, host_us=25.0, wait_every=5, tells=True)
+    program = pairs.Program(spec, pairs.poisson, load=0.8)
+    alone = pairs.simulate(program, [], WAYS[DEFAULT], 2.0)
+    ours = pairs.simulate(program, BACKGROUNDS["host-bound"], WAYS[AUTO], 2.0)
+    assert [each for _, each in ours.ways] == [Way.SWITCH, Way.REQUEST]
+    assert ours.p50 < 30 * alone.p50  # what queued up in the first half of a second is late
 
 
 @pytest.mark.parametrize("program", ["callbacks", "fft"])

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import typer.main
 
 from runlist import __version__
 from runlist.cli import application, main
-from runlist.cli.common import key_values, painted, print_json, report_error
+from runlist.cli.common import key_values, number, painted, print_json, report_error, whole
 from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
 from runlist.errors import LONGEST, NoTargetError, UsageError
 from runlist.planes.registry import controls
@@ -419,3 +419,10 @@ def test_a_command_waits_only_for_what_it_needs() -> None:
     script = f"import sys, runlist.cli; sys.exit(' '.join(set({SLOW}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("parse", [whole(1), number(0, 1)])
+def test_a_number_that_is_none_is_shown_short(parse: Callable[[str], object]) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        parse("9" * 5000 + "x")
+    assert len(str(caught.value)) < 150

@@ -291,7 +291,9 @@ def test_a_refusal_of_the_librarys_says_what_to_do(code: int, said: str) -> None
         pass
 
 
-@pytest.mark.parametrize("number", ["1,5", "0,123", "1.234,56", "1_000", "\u0663", "\uff13", "1,0000", ",5", "1e", ".", "0x10"])
+@pytest.mark.parametrize(
+    "number", ["1,5", "0,123", "1.234,56", "1_000", "\u0663", "\uff13", "1,0000", ",5", "1e", ".", "0x10"]
+)
 def test_what_only_looks_like_a_number_is_refused(tmp_path: Path, number: str) -> None:
     path = tmp_path / "profiles.csv"
     path.write_text(f'{HEAD}x,1,0,"{number}",1\n')

@@ -237,11 +237,11 @@ def test_whose_a_client_is_and_what_is_released_is_not_expected_back() -> None:
     async def test(world: World) -> None:
         with child() as one:
             mine, its = await two(world, one)
-            assert world.processes.owner_of_client(mine.handle) == PID
-            assert world.processes.owner_of_client(its.handle) == one
-            assert world.processes.owner_of_client(its.handle + 1) is None
+            assert world.processes.owners_of_clients().get(mine.handle) == PID
+            assert world.processes.owners_of_clients().get(its.handle) == one
+            assert world.processes.owners_of_clients().get(its.handle + 1) is None
             world.processes.forget(world.processes.managed[one], restore=True)
-            assert world.processes.owner_of_client(its.handle) is None
+            assert world.processes.owners_of_clients().get(its.handle) is None
             assert world.processes.expected == set()
 
     in_a_daemon(test)

@@ -23,7 +23,7 @@ from runlist.cli.complete import devices, policies
 from runlist.cli.streams import takes_every_letter
 from runlist.errors import MissingExtra, NoPermissionError, RunlistError, UsageError
 from runlist.planes.registry import PLANES
-from runlist.text import printable
+from runlist.text import printable, short
 from runlist.units import parse_number
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
     def parse(text: Any) -> int:
         value = int(str(text)) if _WHOLE.fullmatch(str(text)) is not None else None
         if value is None or value < least or (most is not None and value > most):
-            raise typer.BadParameter(f"take a whole number, {allowed}, not {str(text)!r}")
+            raise typer.BadParameter(f"take a whole number, {allowed}, not {short(str(text))!r}")
         return value
 
     parse.__name__ = "number"  # in the help
@@ -114,7 +114,7 @@ def number(least: float, most: float) -> Callable[[Any], float]:
     def parse(text: Any) -> float:
         value = parse_number(str(text))
         if value is None or not least <= value <= most:
-            raise typer.BadParameter(f"take a number, {least:g} to {most:.10g}, not {str(text)!r}")
+            raise typer.BadParameter(f"take a number, {least:g} to {most:.10g}, not {short(str(text))!r}")
         return value
 
     parse.__name__ = "number"

@@ -19,7 +19,7 @@ from runlist.planes.registry import controls
 from runlist.settings import values
 from runlist.settings.changes import Change, ControlChange, MemoryChange, TaskChange
 from runlist.settings.conflicts import conflicts
-from runlist.text import printable
+from runlist.text import short
 
 
 class Scope(StrEnum):
@@ -166,7 +166,7 @@ def _check_key(key: str) -> None:
             f"{key} cannot be set: MPS gives SMs to a program when it starts (runlist run --share sms --sms 40% -- CMD)"
         )
     if key not in SETTINGS:
-        raise UsageError(f"no setting {_shown(key)!r}: take {', '.join(SETTINGS)}")
+        raise UsageError(f"no setting {short(key)!r}: take {', '.join(SETTINGS)}")
 
 
 @contextlib.contextmanager
@@ -175,10 +175,4 @@ def _naming(key: str, value: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise UsageError(f"{key}={_shown(value)}: {error}") from None
-
-
-def _shown(text: str) -> str:
-    """A bad value as an error line can show it: short, and on one line."""
-    shown = printable(text)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise UsageError(f"{key}={short(value)}: {error}") from None

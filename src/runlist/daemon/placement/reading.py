@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class _Reader:
 
     def _text(self, content: bytes) -> str:
         try:
-            return content.decode("utf-8-sig").replace("\r\n", "\n")
+            return content.removeprefix(BOM_UTF8).decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             raise UsageError(f"{_shown(self._path)}:{line}: not UTF-8 text: save it as such") from None

@@ -94,7 +94,7 @@ class Adoption:
             Sent(file, region).close()
 
     def _lend(self, root: Root, pid: int, client: int, file: Handle) -> bool:
-        if self._processes.owner_of_client(client) == pid:
+        if self._processes.owners_of_clients().get(client) == pid:
             return False
         with contextlib.suppress(RunlistError):
             return self.lending.take(root.pid, pid, client, file)
@@ -271,7 +271,7 @@ class Adoption:
         """The process from which a client came to another one through fork: then it is managed with its owner; None for
         one's own. A child may have given it to its parent, too, which the driver then does not name.
         """
-        owner = self._processes.owner_of_client(client.client)
+        owner = self._processes.owners_of_clients().get(client.client)
         if owner is not None:
             return None if owner == pid else owner
         parent = parent_of(pid)

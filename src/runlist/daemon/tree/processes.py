@@ -185,10 +185,6 @@ class Processes:
             return
         self.remove_root(root)
 
-    def owner_of_client(self, client: int) -> int | None:
-        """The process for which a client is managed."""
-        return self.owners_of_clients().get(client)
-
     def owners_of_clients(self) -> dict[int, int]:
         """The processes for which clients are managed, by client; of several the first."""
         return {context.client: pid for pid in reversed(self.managed) for context in self.managed[pid].contexts()}

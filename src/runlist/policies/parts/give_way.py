@@ -309,6 +309,8 @@ class GiveWay:
         """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
+        if self._fast.full_up and not _has_slices(window):
+            host_bound = False  # so it seems while the background is off: by switch it falls behind
         switches = self._fast.cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
         most = MOST_LOST if window.waited_s >= STILL_FULL * busy_s else AS_MUCH
         # A long wait is told at its end.

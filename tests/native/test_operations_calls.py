@@ -73,6 +73,12 @@ def test_a_primary_context_is_waited_for_with_its_green_ones(guests: Guests) -> 
     assert lines(guests, "awaited") == ["primary 0", f"green 0 {QUEUED}"]
 
 
+def test_events_of_a_primary_context_are_its_green_ones_as_well(guests: Guests) -> None:
+    told = [f"recorded {QUEUED}", f"waits {QUEUED} {QUEUED}"]
+    assert guests.lines("operations-calls", "events", env=guests.environment(PLAIN="1")) == told
+    assert lines(guests, "events") == told
+
+
 def test_a_green_context_ends_and_another_begins(guests: Guests) -> None:
     told = [[f"queued {QUEUED}", f"words {turn} {turn + 10}"] for turn in range(3)]
     assert lines(guests, "again") == [line for both in told for line in both]

@@ -157,7 +157,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext context_handle, CUevent handle) {
     EMULATOR_TRY(allow_synchronize(*context));
     if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
     if (!context->gathering) EMULATOR_TRY(make_stream(driver, *context, 0, CU_STREAM_NON_BLOCKING, context->gathering));
-    for (const Stream* stream : context->streams)
+    for (const Stream* stream : streams_of(*context))
         if (stream != context->gathering) EMULATOR_TRY(append_wait(driver, *context->gathering, stream->last()));
     wire::Request request{.operation = wire::Operation::kRecord};
     request.record = {.event = event->slot};
@@ -178,7 +178,7 @@ CUresult CUDAAPI cuCtxWaitEvent(CUcontext context_handle, CUevent handle) {
     if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
     EMULATOR_TRY(allow_synchronize(*context));
     if (!event->recorded) return CUDA_SUCCESS;
-    for (Stream* stream : context->streams) EMULATOR_TRY(append_wait(driver, *stream, event->point));
+    for (Stream* stream : streams_of(*context)) EMULATOR_TRY(append_wait(driver, *stream, event->point));
     std::erase_if(context->awaited, [&](Point point) { return is_done(driver, point); });
     context->awaited.push_back(event->point);  // by streams that are yet to be made
     return CUDA_SUCCESS;

@@ -182,10 +182,16 @@ CUresult wait_for(Driver& driver, const Context& context, Point point, std::uniq
     return result;
 }
 
+std::vector<Stream*> streams_of(const Context& context) {
+    std::vector<Stream*> found;
+    for (Stream* stream : objects().streams)
+        if (stream->context == &context || &stream->context->whole() == &context) found.push_back(stream);
+    return found;
+}
+
 CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard) {
     std::vector<Point> last;
-    for (const Stream* stream : objects().streams)  // also those of its green contexts
-        if (stream->context == &context || &stream->context->whole() == &context) last.push_back(stream->last());
+    for (const Stream* stream : streams_of(context)) last.push_back(stream->last());
     for (const Point point : last) EMULATOR_TRY(wait_for(driver, context, point, guard));
     return context_error(driver, context);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <vector>
 
 #include "cuda/execution/objects.hpp"
 
@@ -26,6 +27,8 @@ CUresult await_event(Driver& driver, Stream& stream, const Event& event);
 bool is_done(const Driver& driver, Point point);
 // Waits, without the lock, until the stream is past the point; returns the context's error, if it has one.
 CUresult wait_for(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard);
+// The streams of a context; of a primary one those of its green contexts as well.
+std::vector<Stream*> streams_of(const Context& context);
 // Waits for everything in the context.
 CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard);
 

@@ -22,6 +22,8 @@ CUresult make_stream(Driver& driver, Context& context, int priority, unsigned fl
     objects().streams.insert(made);
     context.streams.insert(made);
     for (const Point point : context.awaited) EMULATOR_TRY(append_wait(driver, *made, point));
+    if (context.base)
+        for (const Point point : context.base->awaited) EMULATOR_TRY(append_wait(driver, *made, point));
     return CUDA_SUCCESS;
 }
 

@@ -465,6 +465,35 @@ static void green_is_awaited(void) {
     MUST(cuGreenCtxDestroy(green));
 }
 
+/* The same of events: one of a primary context is recorded behind its green ones, which wait for what it waits for. */
+static void green_has_events(void) {
+    CUevent event;
+    buffers();
+    make_green();
+    const CUstream in_green = green_stream();
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    *flag_here = 0;
+    blocks(in_green);
+    MUST(cuCtxRecordEvent(context, event));
+    printf("recorded %d\n", cuEventQuery(event));
+    opens();
+    MUST(cuEventSynchronize(event));
+    *flag_here = 0;
+    blocks(own);
+    MUST(cuEventRecord(event, own));
+    MUST(cuCtxWaitEvent(context, event));
+    const CUstream later = green_stream();
+    fills(memory, 5, in_green);
+    fills(memory, 6, later);
+    printf("waits %d %d\n", cuStreamQuery(in_green), cuStreamQuery(later));
+    opens();
+    MUST(cuCtxSynchronize());
+    MUST(cuEventDestroy(event));
+    MUST(cuStreamDestroy(later));
+    MUST(cuStreamDestroy(in_green));
+    MUST(cuGreenCtxDestroy(green));
+}
+
 /* Green contexts come and go, and with them what the library has made in them for default streams. */
 static void green_again(void) {
     buffers();
@@ -547,6 +576,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "graphs")) graphs();
     if (!strcmp(act, "owned")) green_is_owned();
     if (!strcmp(act, "awaited")) green_is_awaited();
+    if (!strcmp(act, "events")) green_has_events();
     if (!strcmp(act, "again")) green_again();
     if (!strcmp(act, "shared")) green_is_shared();
     return 0;

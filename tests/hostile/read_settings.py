@@ -100,7 +100,7 @@ def environment(_: Path) -> Reader:
         found = cli_environment.defaults(variables)
         cli_environment.made_one(variables, found)
         assert found.keys() <= {"memory", "cap", "class"}
-        assert set(found.values()) <= {*variables.values(), "batch"}
+        assert set(found.values()) <= {*variables.values(), "batch", "max"}
         for name, key in names.OWN_SETTINGS.items():
             if key in found and variables.get(name):
                 assert found[key] == variables[name]

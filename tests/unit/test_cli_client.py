@@ -25,8 +25,8 @@ def test_a_class_and_settings_go_as_one(fake: FakeDaemon) -> None:
         wire.Attach(42, {"class": "batch", "cap": "30"}, wait=True),
         wire.Attach(42, {"deadline": "5ms/20ms"}),
         wire.Attach(42, {"class": "latency"}),
-        wire.Launch(43, {"class": "batch"}),
-        wire.Launch(43, {"group": "job"}),
+        wire.Launch(43, {"class": "batch"}, hears=True),
+        wire.Launch(43, {"group": "job"}, hears=True),
     ]
 
 

@@ -44,7 +44,7 @@ def test_numbers_are_written_as_people_write_them(fake: FakeDaemon, value: Any, 
     assert fake.asked(wire.Change) == [wire.Change(42, {"cap": word})]
     assert fake.asked(wire.Attach) == [wire.Attach(42, {"class": "batch", "cap": word})]
     assert fake.asked(wire.UsePolicy) == [wire.UsePolicy("slo", {"step": word})]
-    assert fake.asked(wire.Launch) == [wire.Launch(42, {"cap": word})]
+    assert fake.asked(wire.Launch) == [wire.Launch(42, {"cap": word}, hears=True)]
 
 
 @pytest.mark.parametrize(

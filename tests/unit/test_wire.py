@@ -86,10 +86,12 @@ ANSWERS: list[wire.Message] = [
     wire.Workloads([structs.WorkloadView(gpu="GPU-1", user=None, labels={"pod": "web"}, gpu_seconds_held=1.5)]),
     wire.Failure("no", 4),
     wire.BorrowRequest(1, 8),
+    wire.Note("process 1 is not managed"),
 ]
 KEEPER: list[wire.Message] = [
     wire.KeepRecord(),
     wire.Guard(1, 2, [bytes(range(256))]),
+    wire.GuardRegion(2, [(64, 2**64 - 1), (72, 0)]),
     wire.Unguard(1),
 ]
 

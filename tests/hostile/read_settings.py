@@ -103,7 +103,8 @@ def environment(_: Path) -> Reader:
         assert set(found.values()) <= {*variables.values(), "batch", "max"}
         for name, key in names.OWN_SETTINGS.items():
             if key in found and variables.get(name):
-                assert found[key] == variables[name]
+                none = parse_size(variables[name]) == 0
+                assert found[key] == ("max" if key == "memory" and none else variables[name])
         if not found:
             raise UsageError("nothing is asked for")
         parse_settings(found)

@@ -43,14 +43,19 @@ class World:
         self.ran: list[set[str]] = []
         self.takes_all: Callable[[], None] = lambda: None
         self.machine = ["GPU-0"]
-        self.root: object = object()
+        self.root: object = SimpleNamespace(excluded=set())
+        self.rule_names_it = False  # at its first channel group alone
         self.task_class = TaskClass.LATENCY
         self.rooms = 0
         self.questions = 0  # of what class a process is to be
         self.left: list[int] = []  # to the ordinary looks
         self.gpu = SimpleNamespace(gpu="GPU-0", gives_room=True, make_room=self._make_room)
         processes = self.processes = SimpleNamespace(
-            managed=self.managed, is_ours=lambda _: False, roots={}, owners_of_clients=lambda: {CLIENT: PID}
+            managed=self.managed,
+            is_ours=lambda _: False,
+            roots={},
+            owners_of_clients=lambda: {CLIENT: PID},
+            root_of=lambda _: None if self.rule_names_it else self.root,
         )
         self.sightings = Sightings(
             cast("Any", SimpleNamespace(is_file=lambda pid, fd: fd == FD)),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -61,6 +62,33 @@ def test_one_that_somebody_makes_latency_critical_after_its_device_has_room() ->
         world.task_class = TaskClass.LATENCY
         world.made(Kind.GROUP)
         assert world.rooms == 1
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_rules_are_not_asked_before_the_kernel_says_what_they_answer() -> None:
+    """They would be asked about all that uses a GPU, by looks at the process."""
+
+    async def run() -> None:
+        world = World()
+        world.rule_names_it = True
+        world.made(Kind.DEVICE)
+        assert world.questions == 0
+        world.made(Kind.GROUP)
+        assert world.rooms == 1
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_was_let_go_has_no_room() -> None:
+    async def run() -> None:
+        world = World()
+        cast("Any", world.root).excluded.add(PID)
+        world.made(Kind.DEVICE)
+        world.made(Kind.GROUP)
+        assert world.rooms == 0
         world.sightings.close()
 
     asyncio.run(run())

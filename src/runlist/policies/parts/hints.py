@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runlist.model import Hint, Owner, Task, TaskKey
-from runlist.policies.parts.pace import LATEST_S, SLACK_S
+from runlist.model import Hint, Task, TaskKey
+from runlist.policies.parts.savings import Savings
 
 AHEAD_S = 2.5e-3
 """The others go off this long before the announced time: the way there and suspending one take 1.6 to 2.4 ms. At 1.5 ms
@@ -32,15 +32,6 @@ class _Announced(msgspec.Struct):
     done: float = 0.0  # when the others come back; 0: not switched in yet
 
 
-class _Account(msgspec.Struct):
-    """What an owner's hints may take: `saved_s` seconds. For them the background is off `until` then."""
-
-    saved_s: float
-    seen: float
-    until: float = 0.0
-    owes: bool = False
-
-
 class Hints:
     """When the background has to be off for tasks that announced themselves. The last hint of a task counts.
 
@@ -50,8 +41,7 @@ class Hints:
 
     def __init__(self) -> None:
         self._announced: dict[TaskKey, _Announced] = {}
-        self._accounts: dict[Owner, _Account] = {}  # of those who hint, or did lately
-        self._at = 0.0
+        self._savings = Savings(BURST_S, LONGEST_S, LONGEST_S, rate=1.0)
 
     def note(self, hint: Hint, now: float) -> None:
         """A task announced itself. Times that make no sense are ignored."""
@@ -72,7 +62,7 @@ class Hints:
         A hint of a task that is not `entitled` waits until it lapses.
         """
         until, look = float("-inf"), float("inf")
-        self._pass_time({entitled[key].owner for key in self._announced.keys() & entitled.keys()}, now)
+        self._savings.pass_time({entitled[key].owner for key in self._announced.keys() & entitled.keys()}, now)
         for key, announced in list(self._announced.items()):
             ends = announced.done or announced.at + WAIT_S
             task = entitled.get(key)
@@ -81,8 +71,9 @@ class Hints:
                 continue
             if task is None:
                 continue
-            account = self._accounts[task.owner]
-            starts = max(announced.at - AHEAD_S, self._free(account, now))
+            account = self._savings[task.owner]
+            free = self._savings.enough_at(account, now) if account.empty else now
+            starts = max(announced.at - AHEAD_S, free)
             if starts >= ends:
                 continue
             if now < starts:
@@ -96,37 +87,6 @@ class Hints:
             until = max(until, account.until)
             look = min(look, max(0.0, until - now), LOOK_S)
         return until if until > now else None, look if look < float("inf") else None
-
-    @property
-    def _most(self) -> float:
-        """What an owner may save up: all together as much as hints may take at once, or one for each."""
-        return max(LONGEST_S, BURST_S / max(1, len(self._accounts)))
-
-    def _pass_time(self, hinting: set[Owner], now: float) -> None:
-        """Spend what hints took, and save while they took nothing."""
-        for owner in hinting:
-            self._accounts.setdefault(owner, _Account(BURST_S, now)).seen = now
-        spent = {owner: self._spent(account, now) for owner, account in self._accounts.items()}
-        saved = max(0.0, now - self._at - max(spent.values(), default=0.0)) / max(1, len(self._accounts))
-        for owner, account in self._accounts.items():
-            account.saved_s -= spent[owner]
-            account.owes |= spent[owner] > 0 and account.saved_s <= SLACK_S
-            account.saved_s = min(self._most, account.saved_s + saved)
-            account.owes &= account.saved_s < LONGEST_S
-            account.until = 0.0
-        self._at = now
-        self._accounts = {
-            owner: account
-            for owner, account in self._accounts.items()
-            if account.saved_s < self._most or now < account.seen + FARTHEST_S
-        }
-
-    def _spent(self, account: _Account, now: float) -> float:
-        return max(0.0, min(now, account.until + LATEST_S) - self._at) if account.until > self._at else 0.0
-
-    def _free(self, account: _Account, now: float) -> float:
-        """From when on an owner's hints may take time."""
-        return now + (LONGEST_S - account.saved_s) * len(self._accounts) if account.owes else now
 
 
 def _begun(task: Task) -> int:

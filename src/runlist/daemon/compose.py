@@ -118,7 +118,7 @@ def compose(
     manager = Manager(
         gpus=gpus, census=census, placement=placement, keeper=keeper, processes=processes, adoption=adoption,
         search=search, guard=guard, descriptors=descriptors, opened=opened, revision=revision,
-        kernel=kernel,
+        kernel=kernel, changed_users=checks.changed_users,
     )  # fmt: skip
     return Daemon(
         plane, actuator, gpus, census, placement, keeper, processes, adoption, checks,

@@ -80,12 +80,13 @@ class Manager:
         opened: asyncio.Event,
         revision: Revision,
         kernel: KernelLink,
+        changed_users: ChangedUsers,
     ) -> None:
         self.kernel = kernel
         self.gpus = gpus
         self.census = census
         self.placement = placement
-        self._changed_users = ChangedUsers(processes, gpus, search.look_anew)
+        self._changed_users = changed_users
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption

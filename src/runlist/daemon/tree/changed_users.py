@@ -24,8 +24,8 @@ MOST_ASKED = 64
 class ChangedUsers:
     """Puts such processes back. `on_change` is called with the id of each."""
 
-    def __init__(self, processes: Processes, gpus: Gpus, on_change: Callable[[int], None] = lambda _: None) -> None:
-        self.on_change = on_change
+    def __init__(self, processes: Processes, gpus: Gpus) -> None:
+        self.on_change: Callable[[int], None] = lambda _: None
         self._processes = processes
         self._gpus = gpus
         self._turns: InTurn[int] = InTurn(MOST_ASKED)

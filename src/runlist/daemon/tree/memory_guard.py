@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -100,9 +100,7 @@ class MemoryGuard:
         self._looked_for: Counter[TaskKey] = Counter()  # how often one looked for it since
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
-        self._past: dict[
-            tuple[int, TaskKey], deque[int]
-        ] = {}  # the same of each process, and of each tree that it is in
+        self._past: dict[tuple[int, TaskKey], deque[int]] = {}  # the same of each process, by each of its trees
         self._snapshots: dict[int, Snapshot | None] = {}  # of regions, when the driver's list was new, by root
         self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
         self._guards = True  # at the last look: an earlier daemon may have left somebody held
@@ -384,7 +382,7 @@ class MemoryGuard:
         snapshot = root.quota.look()
         slot = None if snapshot is None else snapshot.slot_of(process.pid)
         past = self._past.get((root.pid, TaskKey(process.pid, gpu)), ())
-        return _why_not_inside(process.pid, slot, min(past) if len(past) == UNSEEN_LOOKS else 0)
+        return _why_not_inside(process.pid, slot, _each_time(past))
 
     def _note_past(self, processes: list[ManagedProcess]) -> None:
         """Take note of what each process holds beyond what its library told then."""
@@ -415,8 +413,8 @@ class MemoryGuard:
             listed = [by_pid.get(key.pid, 0) for key in held if key.gpu == gpu]
             past = self._unseen.setdefault((root.pid, gpu), deque(maxlen=UNSEEN_LOOKS))
             past.append(sum(listed) - snapshot.told(gpu))
-            is_more = len(past) == UNSEEN_LOOKS and min(past) > TOLERANCE * len(listed)
-            root.quota.charge_unseen(gpu, min(past) if is_more else 0)
+            octets = _each_time(past)
+            root.quota.charge_unseen(gpu, octets if octets > TOLERANCE * len(listed) else 0)
 
     def _tell_unowned(self) -> None:
         """Tell the log of memory that no process is known to hold, once for each time."""
@@ -441,6 +439,11 @@ class MemoryGuard:
 
 def _total(held: Held, gpu: str) -> int:
     return sum(octets for key, octets in held.items() if key.gpu == gpu)
+
+
+def _each_time(past: Sequence[int]) -> int:
+    """The bytes that each of the last looks found; 0 while there were too few."""
+    return min(past) if len(past) == UNSEEN_LOOKS else 0
 
 
 def _why_not_inside(pid: int, slot: Slot | None, unseen: int) -> str:

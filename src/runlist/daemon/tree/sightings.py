@@ -293,8 +293,7 @@ class Sightings:
         gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
-        root = None if known.critical else self._search.root_of_new(event.pid)
-        critical = known.critical or self._is_to_be_critical(event.pid, root, known)
+        critical = known.critical or self._is_to_be_critical(event.pid, self._search.root_of_new(event.pid), known)
         if critical and gpu.make_room():
             known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
 

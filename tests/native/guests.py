@@ -49,6 +49,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "operations": ("operations.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-calls": ("operations_calls.c", f"-I{INCLUDE}", CUDA, "-ldl"),
+    "operations-green": ("operations_green.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "counter.so": ("counter.c", *SHARED),
     "substitutes.so": ("substitutes.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),

@@ -60,31 +60,3 @@ def test_who_becomes_a_client_too_early_is_told_so_once(guests: Guests) -> None:
 
 def test_a_client_waits_for_what_its_thread_gave_before_it_was_one(guests: Guests) -> None:
     assert lines(guests, "before") == ["started 1", f"asked {QUEUED}", "became 1"]
-
-
-# -- green contexts --------------------------------------------------------------------------------
-
-
-def test_a_stream_of_a_green_context_is_its_makers(guests: Guests) -> None:
-    assert lines(guests, "owned") == [f"queued {QUEUED}", "launched 1"]
-
-
-def test_a_primary_context_is_waited_for_with_its_green_ones(guests: Guests) -> None:
-    assert lines(guests, "awaited") == ["primary 0", f"green 0 {QUEUED}"]
-
-
-def test_events_of_a_primary_context_are_its_green_ones_as_well(guests: Guests) -> None:
-    told = [f"recorded {QUEUED}", f"waits {QUEUED} {QUEUED}"]
-    assert guests.lines("operations-calls", "events", env=guests.environment(PLAIN="1")) == told
-    assert lines(guests, "events") == told
-
-
-def test_a_green_context_ends_and_another_begins(guests: Guests) -> None:
-    told = [[f"queued {QUEUED}", f"words {turn} {turn + 10}"] for turn in range(3)]
-    assert lines(guests, "again") == [line for both in told for line in both]
-
-
-def test_two_clients_have_streams_of_one_green_context(guests: Guests) -> None:
-    plain = guests.lines("operations-calls", "shared", env=guests.environment(PLAIN="1"))
-    assert plain[0].startswith("1 ")
-    assert lines(guests, "shared") == plain

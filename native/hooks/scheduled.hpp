@@ -421,6 +421,9 @@ struct Scheduled<Behaviour, id, row, CUresult(Arguments...)> {
             else
                 return schedule<kHow<id>>(&Behaviour::call, row, kPerThread, arguments...);
         }
+        // Another thread may still be in a call of before the stop, and ask about the streams that are known.
+        if constexpr (kHow<id> == How::kEndStream)
+            if (operations::started()) operations::forget_stream(Named(arguments...).stream);
         return Behaviour::call(arguments...);
     }
 };

@@ -258,6 +258,9 @@ extern constinit std::atomic<unsigned> graph_events;
     return there != nullptr && there->on.load(std::memory_order_relaxed);
 }
 
+// Whether there is or was one.
+inline bool started() { return engine.load(std::memory_order_acquire) != nullptr; }
+
 extern constinit thread_local int own_client;  // 1 + its index; 0: none
 extern constinit thread_local bool inside;     // a call that was looked at already
 

@@ -208,6 +208,15 @@ def _sources() -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.cu*") if path.suffix in (".cu", ".cuh"))
 
 
+def test_a_program_whose_bindings_load_fast_may_ask_for_the_compiler_as_well() -> None:
+    script = "from runlist.blocks import cubin; print(cubin.nvrtc_there())"
+    said = [
+        subprocess.run([sys.executable, "-c", first + script], capture_output=True, text=True, timeout=60)
+        for first in ("", "from runlist.workloads import quick_cuda; ")
+    ]
+    assert (said[1].returncode, said[1].stdout) == (0, said[0].stdout), said
+
+
 def test_all_sources_for_gpus_are_found() -> None:
     assert {"kernels.cu", "graph.cu", "blocks.cuh"} <= {path.name for path in _sources()}
 

@@ -99,6 +99,18 @@ def open_folder(path: Path, *, make: int | None = None, above: bool = True) -> i
         os.close(parent.fd)
 
 
+def make_file(path: Path, *, make: int | None = None, flags: int = 0) -> int:
+    """A descriptor, for reading and writing, of a file in such a folder, which is made for this user alone where there
+    is none. The file is no link; whose one that is there is remains to be looked at.
+    """
+    folder = open_folder(path.parent, make=make)
+    try:
+        wanted = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags
+        return os.open(path.name, wanted, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def open_in(folder: int, name: str, shown: Path) -> int:
     """A descriptor of a plain file, for reading, in a folder that `open_folder` opened. It is this user's or root's,
     and nobody else can write it; it is no link. Opening waits for nobody. `shown` is its path, for messages.

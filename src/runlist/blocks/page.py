@@ -280,12 +280,7 @@ def _opened(path: Path) -> int:
     """A descriptor of the file, for reading and writing."""
     if path.name in ("", "..", "."):
         raise UsageError(f"{path} is no file")
-    folder = trusted.open_folder(path.absolute().parent)
-    try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
+    descriptor = trusted.make_file(path.absolute(), flags=os.O_NONBLOCK)
     try:
         _check(descriptor, path)
         # Those that make it at once write the same. It never shrinks, so that nobody's memory goes away.

@@ -98,13 +98,10 @@ def open_places(folder: Path) -> int:
 
 
 def _open(folder: Path, name: str) -> int:
-    opened = trusted.open_folder(folder)
     try:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=opened)
+        fd = trusted.make_file(folder / name)
     except OSError as error:
         raise RunlistError(f"{folder / name} cannot be made: {error.strerror}") from None
-    finally:
-        os.close(opened)
     found = os.fstat(fd)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(fd)

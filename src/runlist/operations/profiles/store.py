@@ -116,17 +116,11 @@ class Store:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            folder = trusted.open_folder(self.folder, make=0o700)
+            lock = trusted.make_file(self.folder / _LOCK, make=0o700)
         except trusted.Untrusted as error:
             raise NoPermissionError(f"{error}: no profiles can be kept there") from None
         except OSError as error:
             raise NoPermissionError(f"{self.folder}: {error.strerror}: no profiles can be kept there") from None
-        try:
-            lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        except OSError as error:
-            raise NoPermissionError(f"{self.folder}: {error.strerror}: no profiles can be kept there") from None
-        finally:
-            os.close(folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -172,6 +172,35 @@ inline bool has_graph_events(unsigned what) {
     return (operations::graph_events.load(std::memory_order_relaxed) & what) != 0;
 }
 
+// The event that a launch records by an attribute; nullptr for none.
+inline CUevent event_of(const CUlaunchAttribute& attribute) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) return attribute.value.programmaticEvent.event;
+#if CUDA_VERSION >= 12030
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) return attribute.value.launchCompletionEvent.event;
+#endif
+    return nullptr;
+}
+
+// What records events does so after others whose records are still queued, and what waits for some after what they are
+// of.
+template <How how, typename... Arguments>
+[[gnu::always_inline]] inline void await_records_of_others(const operations::Client* client, Arguments... arguments) {
+    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    if constexpr (how == How::kGraph) {
+        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
+            operations::flush_others(client);
+        if (has_graph_events(operations::kGraphRecords)) [[unlikely]]
+            operations::await_events_of_others(client);
+    }
+    if constexpr (how == How::kKernel && kTakes<const CUlaunchConfig*, Arguments...>) {
+        const auto* config = first_of<const CUlaunchConfig*>(arguments...);
+        if (config == nullptr || config->attrs == nullptr) return;
+        for (unsigned index = 0; index < config->numAttrs; ++index) {
+            if (const CUevent event = event_of(config->attrs[index])) operations::await_event_of_others(client, event);
+        }
+    }
+}
+
 // Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
 [[gnu::always_inline]] inline CUresult do_work(const operations::Call& made, operations::Client& client,
@@ -181,10 +210,6 @@ template <How how, typename... Arguments>
     if (is_captured_now(row, stream)) {
         const operations::Inside inside;
         return call_on(stream, real, arguments...);
-    }
-    if constexpr (how == How::kGraph) {
-        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
-            operations::flush_others(&client);
     }
     operations::Doing doing(made, client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
                             first_of<CUfunction>(arguments...));
@@ -321,7 +346,7 @@ template <How how, typename... Arguments>
         if ((queued(arguments) || ...)) return CUDA_ERROR_NOT_READY;
         return real(arguments...);
     }
-    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    await_records_of_others<how>(client, arguments...);
     if constexpr (how == How::kTurn || how == How::kWait) {
         if constexpr (how == How::kWait) {
             if (client != nullptr) operations::flush(*client);
@@ -428,10 +453,10 @@ template <How how, typename... Arguments>
             return schedule<how>(real, row, per_thread, arguments...);
         operations::before(nullptr, named, false);
         operations::gives(*calls, named, false);
-        if (how == How::kGraph && has_graph_events(operations::kGraphWaits)) operations::flush_others(nullptr);
+        await_records_of_others<how>(nullptr, arguments...);
         return real(arguments...);
     }
-    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    await_records_of_others<how>(client, arguments...);
     return do_work<how>(made, *client, *calls, row, per_thread, named, real, arguments...);
 }
 

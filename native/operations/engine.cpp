@@ -321,6 +321,12 @@ void await_event_of_others(const Client* client, CUevent event) {
     if (&owner != client) await_event(&all.all[0], event);
 }
 
+void await_events_of_others(const Client* client) {
+    here().events.each([&](const void* event, auto&) {
+        await_event_of_others(client, static_cast<CUevent>(const_cast<void*>(event)));
+    });
+}
+
 bool is_pinned(const Calls& calls, const void* memory) {
     unsigned type = 0;
     return calls.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,

@@ -427,6 +427,7 @@ void forget_shared(CUevent event);
 bool is_shared(CUevent event);
 void await_event(const Client* client, CUevent event);
 void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
+void await_events_of_others(const Client* client);                // of whichever
 void await_legacy(Client& client, const Calls& calls);
 // Of the default streams that clients have in the current context: whether they are done, or when they are.
 CUresult of_defaults(const Calls& calls, bool waits);

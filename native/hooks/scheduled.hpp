@@ -478,6 +478,8 @@ template <How how, typename... Arguments>
         return call_as_it_is<how>(row, real, arguments...);
     }
     const CUresult result = real(arguments...);
+    if constexpr (how == How::kMakeStream)
+        if (result == CUDA_SUCCESS) operations::made_between(*operation_calls(row), *first_of<CUstream*>(arguments...));
     if constexpr (how == How::kShareEvent)
         if (result == CUDA_SUCCESS) operations::share_event(first_of<CUevent>(arguments...));
     if constexpr (how == How::kOpenEvent)

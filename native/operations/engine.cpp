@@ -122,9 +122,8 @@ void set_up(Engine& all, int clients) {
     begin_telling(all);
     for (std::uint64_t old[64]; all.latencies.take(old, 64) == 64;) {
     }
-    forget_streams(all);  // who was stopped does not hear which are destroyed, nor which code is unloaded
-    all.kernels.forget();
-    gave_anything(all);  // before they were clients
+    all.kernels.forget();  // who was stopped does not hear which code is unloaded
+    gave_anything(all);    // before they were clients
 }
 
 }  // namespace
@@ -204,7 +203,7 @@ Client* client_of(CUstream stream) {
     if (own_client > 0 && own_client <= all.clients) return &all.all[own_client - 1];
     if (is_default(stream)) return nullptr;
     const Stream* there = all.streams.find(stream);
-    return there != nullptr && there->maker >= 0 ? &all.all[there->maker] : nullptr;
+    return there != nullptr && there->maker >= 0 && there->maker < all.clients ? &all.all[there->maker] : nullptr;
 }
 
 void Call::came_between() {

@@ -512,8 +512,8 @@ class WholeContext {
 
 int priority_of(const Client& client, const Calls& calls);
 void made_stream(const Client& client, const Calls& calls, CUstream stream);
+void made_between(const Calls& calls, CUstream stream);  // by a thread that was a client, and may be one again
 void forget_stream(CUstream stream);
-void forget_streams(Engine& all);  // but the clients' default streams
 void use_per_thread(Client& client);
 void order_per_thread(Client& client, const Calls& calls);
 void follow_first(const Calls& calls);

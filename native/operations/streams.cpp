@@ -195,6 +195,11 @@ void made_stream(const Client& client, const Calls& calls, CUstream stream) {
     entry_of(here(), client, calls, stream, client.index);
 }
 
+void made_between(const Calls& calls, CUstream stream) {
+    Engine& all = here();
+    if (!all.processes && own_client > 0) made_stream(all.all[own_client - 1], calls, stream);
+}
+
 void forget_stream(CUstream stream) {
     Engine& all = here();
     all.gone.fetch_add(1);
@@ -211,16 +216,6 @@ void forget_stream(CUstream stream) {
         all.streams.remove(stream);
     }
     if (event != nullptr && calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
-}
-
-void forget_streams(Engine& all) {
-    const Held held(all.streaming);
-    all.streams.each([&](const void* key, Stream& stream) {
-        Client& user = all.all[stream.user & 15];
-        if (default_in(user, stream.part) == stream.handle) return;
-        if (stream.blocking) user.blocking.fetch_sub(1);
-        all.streams.remove(key);
-    });
 }
 
 void forget_context(CUcontext context) {

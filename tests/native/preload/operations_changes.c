@@ -262,6 +262,38 @@ static void refused(void) {
     opens();
 }
 
+/* Streams stay their makers' from run to run: another thread gives them work in order with the maker's default stream.
+ */
+static CUstream helped;
+
+static void* helps(void* unused) {
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, helped));
+    return NULL;
+}
+
+static void helpers(void) {
+    pthread_t thread;
+    make_context();
+    two_buffers();
+    starts(2);
+    becomes(1);
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+        if (turn == 0) MUST(cuStreamCreate(&helped, CU_STREAM_DEFAULT));
+        stops();
+        if (turn == 1) MUST(cuStreamCreate(&helped, CU_STREAM_DEFAULT));
+        starts(2);
+        gives(NULL, 5 + turn);
+        MUST(pthread_create(&thread, NULL, helps, NULL));
+        MUST(pthread_join(thread, NULL));
+        opens_soon();
+        MUST(cuStreamSynchronize(helped));
+        is_opened();
+        printf("%u\n", word_of(second));
+    }
+}
+
 /* A context ends while there are no clients, and the next one may be known by the same name. */
 static void ended(void) {
     for (uint32_t turn = 0; turn < 3; ++turn) {
@@ -394,6 +426,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "moves")) moves();
     if (!strcmp(act, "ended")) ended();
     if (!strcmp(act, "awaits")) awaits();
+    if (!strcmp(act, "helpers")) helpers();
     if (!strcmp(act, "contexts")) contexts();
     if (!strcmp(act, "children")) children();
     if (!strcmp(act, "refused")) refused();

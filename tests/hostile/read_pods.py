@@ -15,7 +15,6 @@ from runlist.errors import RunlistError, UsageError
 from runlist.integrations.cdi import hook
 from runlist.integrations.exporter.workloads import clean, labels_of
 from runlist.integrations.exporter.writer import write
-from runlist.integrations.kubernetes.grants import GIB
 from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked
 from runlist.integrations.node.drop_ins import rule_text
 from runlist.integrations.node.pods import Pod, of_use
@@ -70,7 +69,7 @@ def annotations(folder: Path) -> Reader:
         told = {key: value for key, _, value in pairs}
         name, namespace, uid = (told.pop(key, key) for key in ("name", "namespace", "uid"))
         pod = Pod(uid, name, namespace, of_use(told), labels=of_use(told), order=("main", "side", "last"))
-        found = wanted(Asked(pod, "main", ("main", "side"), lambda: 80 * GIB, PRIORITY_CLASSES))
+        found = wanted(Asked(pod, "main", ("main", "side"), lambda: 80 << 30, PRIORITY_CLASSES))
         assert all(note.isprintable() and len(note) <= LONGEST_NOTE for note in found.notes)
         assert len(found.notes) <= 17
         labels = {"pod": name, "namespace": namespace, "container": "main"}

@@ -19,7 +19,7 @@ from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked
 from runlist.integrations.node.drop_ins import rule_text
 from runlist.integrations.node.pods import Pod, of_use
 from runlist.integrations.node.wanted import wanted
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
+from runlist.settings.table import apply_changes, parse_settings
 from tests.fixtures.mutation import Texts
 from tests.hostile.read_files import BOUNDS
 from tests.hostile.reader import Reader
@@ -84,7 +84,7 @@ def annotations(folder: Path) -> Reader:
         ours = (f"pod:{namespace}/{name}/{uid}", f"namespace:{namespace}/")
         known = tuple("".join(one if one.isprintable() else "?" for one in text).replace(" ", "_") for text in ours)
         assert group == f"container:{CONTAINER}" or group.startswith(known[1]) or group == known[0][:1024]
-        task = apply_changes(parse_settings(match.settings), NO_SETTINGS)
+        task = apply_changes(parse_settings(match.settings))
         if namespace:  # the bounds are of any
             assert task.task_class in ("normal", "batch")
             assert task.weight <= 200

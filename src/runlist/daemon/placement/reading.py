@@ -19,7 +19,7 @@ from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numb
 from runlist.errors import NoPermissionError, UsageError
 from runlist.model import ROUNDING, TaskClass
 from runlist.protocol.kernel_autogen import MOST_GPUS
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_request, parse_setting, parse_settings
+from runlist.settings.table import apply_changes, parse_request, parse_setting, parse_settings
 from runlist.settings.values import LEAST_MEMORY
 from runlist.text import printable
 from runlist.units import parse_size
@@ -153,7 +153,7 @@ class _Reader:
 
 
 def _deadline_fraction(settings: Mapping[str, str]) -> float:
-    task = apply_changes(parse_settings(_with_numbers(settings)), NO_SETTINGS)
+    task = apply_changes(parse_settings(_with_numbers(settings)))
     return task.deadline.fraction if task.deadline is not None else 0.0
 
 

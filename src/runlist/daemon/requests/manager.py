@@ -35,15 +35,14 @@ from runlist.daemon.tree.revision import Revision
 from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
-from runlist.model import Appear, Task
+from runlist.model import Appear
 from runlist.proc.owners import user_behind
 from runlist.proc.process import Program, start_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
-from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
+from runlist.settings.table import SETTINGS, Scope, apply_changes, memory_change, override, parse_request
 
 _log = structlog.get_logger()
 
-_QUEUE_LOOK_S = 0.2
 _INIT = 1
 _NO_CONTEXT = (
     "process {pid} has no GPU context now: attach it once it has, or use --wait (under MPS, attach the MPS server)"
@@ -118,7 +117,7 @@ class Manager:
         await self.processes.find_ancestors(pid)
         outer = self.processes.root_of(pid)
         if outer is not None and pid not in outer.excluded and uid in (0, outer.uid) and "memory" not in settings:
-            return await self._attach_within(outer, pid, settings, wait, uid)
+            return Outcome(await self._attach_within(outer, pid, settings, wait, uid), notes)
         if pid == _INIT and not await self._adoption.may_have_work(pid):
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
@@ -141,7 +140,9 @@ class Manager:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return Outcome(tasks, notes)
 
-    async def _attach_within(self, outer: Root, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
+    async def _attach_within(
+        self, outer: Root, pid: int, settings: dict[str, str], wait: bool, uid: int
+    ) -> list[ManagedTask]:
         """Give a process of a managed tree, and its descendants, settings of their own. It stays in that tree: its
         memory is limited, and its library heard, there.
         """
@@ -159,7 +160,7 @@ class Manager:
                 if before is not None:
                     outer.asked_of[pid] = before
             raise
-        return Outcome([task for one in outcomes for task in one.tasks], parse_request(settings)[1])
+        return [task for one in outcomes for task in one.tasks]
 
     def rule_troubles(self) -> list[str]:
         """What is wrong with files of rules, and which are not in force. That a setting was lowered to a bound is none:
@@ -215,7 +216,7 @@ class Manager:
         check_right(settings, uid)
         root = self._root(pid, processes)
         assert root is not None
-        away = [(task, _changed(task.task, changes)) for task in self.processes.away(pid)]
+        away = [(task, apply_changes(changes, task.task)) for task in self.processes.away(pid)]
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
@@ -402,7 +403,7 @@ class Manager:
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
             for task, old in before:
-                task.task = _changed(task.task, changes)
+                task.task = apply_changes(changes, task.task)
                 for change in changes:
                     if isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
@@ -445,11 +446,3 @@ def _check_may_go(task: ManagedTask, uid: int) -> None:
         raise NoPermissionError(
             f"process {task.task.key.pid} {why} (`runlist policy show`): only root may detach it now"
         )
-
-
-def _changed(task: Task, changes: Sequence[Change]) -> Task:
-    """A task with all changes but those of controls."""
-    for change in changes:
-        if isinstance(change, TaskChange):
-            task = change.change(task)
-    return task

@@ -145,7 +145,7 @@ def _asked(fields: Fields) -> Task:
     """What a tenant asks for in words, or in a number for which its setting has a unit."""
     words = {name: str(word) for name in _WORDS if (word := fields.word(name)) is not None}
     try:
-        return apply_changes(parse_settings(words), NO_SETTINGS)
+        return apply_changes(parse_settings(words))
     except UsageError as error:
         raise UsageError(f"{fields.where}: {error}") from None
 

@@ -89,7 +89,7 @@ class Manager:
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption
-        self._search = search
+        self.search = search
         self._guard = guard
         self.descriptors = descriptors
         self.reload_rules = revision.reload
@@ -126,7 +126,7 @@ class Manager:
         root.awaited = True
         try:
             limit_memory(root, self.placement)
-            await self.find_everything_of(root)
+            await self.search.everything_of(root)
             tasks = self._tasks(self.processes.under(pid))
             if self.processes.roots.get(pid) is not root:
                 raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
@@ -150,7 +150,7 @@ class Manager:
         outer.forget_some()
         outer.asked_of[pid] = mine
         try:
-            below = await self._search.everything_below(outer, pid)
+            below = await self.search.everything_below(outer, pid)
             if not below and not wait:
                 raise NoTargetError(_NO_CONTEXT.format(pid=pid))
             outcomes = [self.change(each, settings, uid) for each in below]
@@ -178,7 +178,7 @@ class Manager:
             del root.asked_of[pid]
             if not processes and not self.processes.away(pid):
                 return []
-        self._search.leave_alone([pid, *(process.pid for process in processes)])
+        self.search.leave_alone([pid, *(process.pid for process in processes)])
         troubles: list[str] = []
         for process in processes:
             process.root.excluded.add(process.pid)
@@ -203,7 +203,7 @@ class Manager:
                     mine.append(root)
                 except NoPermissionError as error:
                     stay.append(str(error))
-        self._search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
+        self.search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
         troubles = [trouble for root in mine for trouble in self.processes.remove_root(root)]
         self.gpus.run_all()
         return troubles + stay
@@ -291,7 +291,7 @@ class Manager:
     def look_who_is_left(self) -> None:
         """Look at those who shared a client with a process that has ended."""
         for pid in self._adoption.left():
-            self._search.look_anew(pid)
+            self.search.look_anew(pid)
 
     @staticmethod
     def _check_resumable(task: ManagedTask, uid: int) -> None:
@@ -309,7 +309,7 @@ class Manager:
 
     def wants(self, pid: int, uid: int) -> bool:
         """Whether descriptors that a process of user `uid` sends are of use."""
-        return self._search.root_for(pid, uid) is not None
+        return self.search.root_for(pid, uid) is not None
 
     def hear(self, pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
         """Take a tenant's message; False for a process that is not managed. `answer` is called with the effect of a
@@ -325,15 +325,15 @@ class Manager:
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
         """Take the files that a process sent, once they were checked."""
-        if self._search.root_for(pid, uid) is None:
+        if self.search.root_for(pid, uid) is None:
             return False
 
         async def take() -> None:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            if self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent):
-                self._search.look_anew(pid)
+            if self._adoption.take_sent(self.search.root_for(pid, uid), pid, message.nanoseconds, sent):
+                self.search.look_anew(pid)
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)
@@ -386,14 +386,6 @@ class Manager:
     @staticmethod
     def _tasks(processes: Iterable[ManagedProcess]) -> list[ManagedTask]:
         return [task for process in processes for task in process.tasks.values()]
-
-    async def find_everything_of(self, root: Root) -> None:
-        """Manage what a root and its descendants have on GPUs."""
-        await self._search.everything_of(root)
-
-    def look_anew(self, pid: int) -> None:
-        """Have a process looked at soon, however it looked before."""
-        self._search.look_anew(pid)
 
     # -- changing and scheduling -------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class OwnSettings:
                 root.by_rule = True
                 return []
             for each in (pid, *below):
-                manager.look_anew(each)  # a rule may want it
+                manager.search.look_anew(each)  # a rule may want it
             return troubles
         return []
 
@@ -100,7 +100,7 @@ class OwnSettings:
         try:
             if (change := memory_change(parse_settings(settings))) is not None:
                 set_limit(root, pid, change.limit)
-            await manager.find_everything_of(root)
+            await manager.search.everything_of(root)
         except BaseException:
             manager.processes.remove_root(root)
             raise

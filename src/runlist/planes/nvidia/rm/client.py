@@ -42,7 +42,7 @@ class RmClient:
         return int(NVOS54_CONTROL.struct.unpack(argument)[-1]), params
 
     def again(self, control: RawControl) -> Callable[[], int]:
-        """What sends a control without parameters each time that it is called, in a few steps, and returns NV_STATUS, or
+        """What sends a control without parameters each time it is called, in a few steps, and returns NV_STATUS or
         raises OSError.
         """
         argument, nothing, call = bytearray(self._argument(control)), bytearray(control.params), self.file.call

@@ -144,7 +144,7 @@ def test_memory_is_looked_at_often_where_limited_and_else_behind_each_check(monk
     async def sleep(seconds: float) -> None:
         clock.now += seconds
         guard.hurries = clock.now > 110
-        if clock.now > 113:
+        if clock.now > 114:
             raise KeyboardInterrupt
 
     @contextlib.asynccontextmanager
@@ -169,7 +169,7 @@ def test_memory_is_looked_at_often_where_limited_and_else_behind_each_check(monk
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._guard(daemon, checked))
     calm, hurried = [at for at in looks if at <= 110], [at for at in looks if at > 110]
-    assert len(calm) == 8
+    assert len(calm) == 5
     assert 6 <= len(hurried) <= 8
     assert set(drawn) == {(0.5, 1.5)}  # nobody knows the moments
 
@@ -250,6 +250,54 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
+
+
+def test_while_nothing_happens_checks_come_half_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    looks: list[tuple[float, bool, bool]] = []
+    used: set[int] = set()  # at these seconds a GPU was in use,
+    untold: set[int] = set()  # the kernel did not tell all,
+    waiting: set[int] = set()  # and somebody waited for the GPU
+
+    def now() -> int:
+        return int(sum(rests))
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        if now() > 60:
+            raise KeyboardInterrupt
+
+    async def nothing() -> None:
+        pass
+
+    daemon: Any = SimpleNamespace(
+        gpus=SimpleNamespace(read_usage=lambda kept_s: now() in used),
+        checks=SimpleNamespace(check=lambda files, slices, of: looks.append((now(), files, slices))),
+        rousing=SimpleNamespace(look=lambda: now() in waiting),
+        processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
+        manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
+        kernel=SimpleNamespace(check=lambda: now() not in untold, asking=lambda managed: set()),
+        sightings=SimpleNamespace(count=lambda: None),
+    )
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+
+    def run() -> list[float]:
+        rests.clear()
+        looks.clear()
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(module._check(daemon, SimpleNamespace(say_left_out=lambda: None), asyncio.Event()))  # type: ignore[arg-type]
+        return rests
+
+    assert run() == [1.0] * 10 + [2.0] * 26
+    assert [each for each in looks if each[1]] == [(30, True, True), (60, True, True)]
+    for seen in (used, untold, waiting):
+        seen.add(20)
+        again = 11 if seen is untold else 10  # till then it was not told
+        assert run()[:39] == [1.0] * 10 + [2.0] * 5 + [1.0] * again + [2.0] * (24 - again)
+        seen.clear()
+    untold |= set(range(100))
+    assert run() == [1.0] * 61
+    assert [at for at, _, slices in looks if slices] == list(range(3, 61, 3))
 
 
 def test_who_waits_to_checkpoint_is_looked_for_behind_checks_or_as_rarely_as_it_takes_long(

@@ -70,6 +70,9 @@ class Account(msgspec.Struct):
             seconds -= part
 
 
+_EMPTY = Account()
+
+
 class Accounting:
     """The accounts of all processes on one GPU, managed or not, and of all together, which keeps what ended processes
     used. `refusals` says why no better source works; `dropped` counts lost records. `reopen` opens the best source once
@@ -136,7 +139,7 @@ class Accounting:
 
     def of(self, pid: int) -> Account:
         """A process' account since it was first seen, or managed; an empty one for an unknown process."""
-        return self._accounts.get(pid) or Account()
+        return self._accounts.get(pid, _EMPTY)
 
     def just_before(self, pid: int) -> Usage:
         """What a process used before it is managed, if it is new; of an older one nobody knows it all."""

@@ -310,7 +310,7 @@ def test_what_it_said_while_the_daemon_was_busy_counts() -> None:
         assert one.relay.take(Say.TAKE, 0.05, lambda: done.append(1))
         for say, number in ((Say.GO, 0), (Say.TAKEN, 1), (Say.DATAGRAM, 1)):
             one.say(say, number)
-        time.sleep(0.1)  # noqa: ASYNC251: nothing else is done meanwhile
+        time.sleep(0.1)  # noqa: ASYNC251 (nothing else is done meanwhile)
         await turns()
         assert (one.ends, done, [packet.say for packet in one.packets]) == ([], [1], [Say.DATAGRAM])
         one.relay.look(time.monotonic())  # asks for a sign of life

@@ -14,6 +14,7 @@ from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
 from runlist.proc import process
+from runlist.proc.owners import Owner
 from runlist.rate import Rate
 
 START_S = 10.0
@@ -34,7 +35,7 @@ _GRACE_S = 1.0
 
 
 class Relay:
-    """A relay of user `uid` (None: the undertaker).
+    """A relay of `owner` (None: the undertaker).
 
     `on_packet` gets what it says, `on_end` that it was given up, and whether that is because it hung.
     """
@@ -42,11 +43,11 @@ class Relay:
     def __init__(
         self,
         birth: Birth,
-        uid: int | None,
+        owner: Owner | None,
         on_packet: Callable[[Relay, Packet], None],
         on_end: Callable[[Relay, bool], None],
     ) -> None:
-        self.uid = uid
+        self.owner = owner
         self.connections = 0
         self.idle_since = self._started = time.monotonic()
         self._connects = Rate(CONNECTIONS_A_SECOND, CONNECTIONS_AT_ONCE)

@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -51,7 +51,7 @@ class Lending:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def lenders(self) -> Set[int]:
+    def lenders(self) -> AbstractSet[int]:
         """The processes that lent files."""
         return self._lenders.keys()
 

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 import structlog
@@ -85,7 +86,7 @@ class Search:
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
-        self._on_gpus: Set[int] = set()  # by the driver's list, those of a tree
+        self._on_gpus: AbstractSet[int] = set()  # by the driver's list, those of a tree
         self._list_at = 0.0
         self._sought: dict[int, _Sought] = {}
         self._ended = False  # one that is managed has, since the last scan

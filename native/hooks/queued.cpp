@@ -1,4 +1,4 @@
-#include "hooks/scheduled.hpp"
+#include "hooks/queued.hpp"
 
 #include <cstring>
 

@@ -83,8 +83,8 @@ FLOW: dict[str, set[str]] = {
         "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
     },
     "daemon.gpu": {
-        "daemon.actuator", "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "proc",
-        "scheduling",
+        "daemon.actuator", "daemon.tasks", "errors", "log", "model", "planes.interface", "planes.usage", "policies",
+        "proc", "scheduling",
     },
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "protocol", "settings", "text",

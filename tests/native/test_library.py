@@ -37,7 +37,8 @@ OPERATIONS = {"rl_operations_admission", "rl_operations_client", "rl_operations_
               "orion_set_client_idx", "orion_start_scheduler", "orion_stop_scheduler"}  # fmt: skip
 INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "__recvfrom_chk", "recvmsg", "recvmmsg",
               "accept", "epoll_wait", "epoll_pwait", "poll", "__poll_chk",
-              "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}  # fmt: skip
+              "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen",
+              "__asan_default_options"}  # fmt: skip
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
 

@@ -158,9 +158,11 @@ def print_json(value: Any, *, on_a_line: bool = False) -> None:
 
 
 def say(line: str, colour: str = "") -> None:
-    """Print a note, or an error in its colour, on standard error, which may be full or closed."""
+    """Print a note, or an error in its colour, as one line on standard error, which may be full or closed. Commands and
+    files are called what their users like.
+    """
     with contextlib.suppress(OSError):
-        print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+        print(f"{painted('runlist:', colour, sys.stderr)} {printable(line)}", file=sys.stderr, flush=True)
 
 
 def connected(device: str | None, *, start: bool = False) -> Client:

@@ -16,7 +16,6 @@ from runlist.errors import RunlistError
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
-from runlist.text import printable
 from runlist.wire import REGION_REFUSED, Note
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -96,7 +95,7 @@ def _lend(client: Client) -> None:
     with contextlib.suppress(OSError):
         for request in client.serve_launch():
             if isinstance(request, Note):
-                say(printable(request.text))
+                say(request.text)
                 continue
             try:
                 pidfd = os.pidfd_open(request.pid)

@@ -252,9 +252,9 @@ def test_one_that_lent_a_file_before_it_had_work_is_looked_at_ever_more_rarely(
 
     async def test(world: Managed) -> None:
         monkeypatch.setattr(world.search, "look_soon", lambda pid: looks.append(clock.now - 100.0))
-        with child() as one, child() as strange:
+        with child() as one:
             world.root(one)
-            monkeypatch.setattr(Lending, "lenders", {one, strange})
+            monkeypatch.setattr(Lending, "lenders", {one})
             await world.search.scan()
             for _ in range(300):
                 await world.search.seek(listed=True)

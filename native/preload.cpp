@@ -195,3 +195,9 @@ constinit const resolve::Substitutes resolve::substitutes{
 };
 
 }  // namespace runlist
+
+// The address sanitizer asks for this by name, and ends a program in which a preloaded library comes before its own
+// (GCC's default, and clang's -shared-libasan). It is told not to: its functions call ours, as any library's would.
+extern "C" [[gnu::used, gnu::visibility("default")]] const char* __asan_default_options() {
+    return "verify_asan_link_order=0";
+}

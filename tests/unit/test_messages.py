@@ -20,21 +20,15 @@ from runlist.errors import RunlistError, UsageError
 from runlist.proc import owners
 from runlist.proc.owners import Owner
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
-from tests.fixtures.ear import CloseHere, Ear
+from tests.fixtures.ear import CloseHere, Ear, ear
 
 # As they are to be: taken from the code they would hold whatever it says.
 MAX_PER_WAKEUP = 32
 
-__all__ = ["short_path"]
+__all__ = ["ear", "short_path"]
 
 BEGIN = TenantMessage(Kind.SEGMENT_BEGIN, -3, 7, 0)
 REPORT = TenantMessage(Kind.REPORT_LATENCY, 0, 8, 1234)
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
-        yield one
 
 
 @pytest.fixture

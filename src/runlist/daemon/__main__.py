@@ -306,6 +306,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
         limit.say_left_out()
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            daemon.gpus.look_beside()
             told = daemon.kernel.check() and told
             files, due = not told or count % TOLD_EVERY == 0, count % SLICES_EVERY == 0
             slices = files and due

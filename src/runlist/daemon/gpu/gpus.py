@@ -61,8 +61,9 @@ class Gpus:
             accounting = Accounting(gpu, choice.source, choice.refusals, partial(self._open_again, gpu))
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(
-                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
-            )
+                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator,
+                self._plane.watch_paths(),
+            )  # fmt: skip
         return self._schedulers[gpu]
 
     def _open_again(self, gpu: str) -> Future[Choice]:
@@ -153,6 +154,11 @@ class Gpus:
         """Bring accounts that are older than `kept_s` up to now."""
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)
+
+    def look_beside(self) -> None:
+        """See which other daemons have tasks on the same GPUs."""
+        for scheduler in self._schedulers.values():
+            scheduler.look_beside()
 
     def close(self) -> None:
         """Stop the timers."""

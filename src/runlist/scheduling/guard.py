@@ -62,8 +62,8 @@ def safe_shares(
     tiny = [key for key, share in shares.items() if share.enabled and slices.is_tiny(share.timeslice_us)]
     if not may_have_tiny(bool(tiny)):
         notes.append(
-            f"another daemon has a task on this GPU that would stop with process {tiny[0].pid} at slices under "
-            f"{slices.tiny_us} µs: whoever is to have one gets {slices.safe_us} µs"
+            f"another daemon has tasks on this GPU: two at slices under {slices.tiny_us} µs would stop each other, so "
+            f"that ours get {slices.safe_us} µs"
         )
         return shares | {key: replace(shares[key], timeslice_us=slices.safe_us) for key in tiny}, notes
     first_tiny = fellows[tiny[0]] if tiny else []

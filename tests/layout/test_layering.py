@@ -148,7 +148,7 @@ FLOW: dict[str, set[str]] = {
     "integrations.drop_ins": {"paths", "text", "trusted"},
     "integrations.parts": set(),
     "integrations.gpu_sizes": {"client", "errors", "planes.interface"},
-    "integrations.kubernetes": {"errors", "integrations.parts", "units"},
+    "integrations.kubernetes": set(),
     "integrations.cdi": {
         "errors", "files", "integrations.drop_ins", "integrations.kubernetes", "interpreter", "log", "paths",
         "planes.interface", "planes.process", "planes.registry", "protocol", "settings", "trusted",

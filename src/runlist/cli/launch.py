@@ -63,7 +63,7 @@ def run_command(
         if pid == process.pid:
             code = child.ended(process, status)
             forwarding.close()
-            if _has_children():  # they stay in the tree, although we do not stay above them
+            if child.are_left():  # they stay in the tree, although we do not stay above them
                 client.end_launch()
                 lending.join(_PARTING_S)
             return code
@@ -82,13 +82,6 @@ def _launch(client: Client, settings: dict[str, str], tree: Tree, without: Tree 
         client.notes = [note for note in client.notes if note not in str(error)]  # such as that its version is another
         return without
     return tree
-
-
-def _has_children() -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
 
 
 def _say_that_it_waits() -> None:

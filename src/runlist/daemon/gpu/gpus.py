@@ -150,10 +150,11 @@ class Gpus:
         for scheduler in self._schedulers.values():
             self._drop(scheduler.run())
 
-    def read_usage(self, kept_s: float) -> None:
-        """Bring accounts that are older than `kept_s` up to now."""
+    def read_usage(self, kept_s: float) -> bool:
+        """Bring accounts that are older than `kept_s` up to now. Returns whether any GPU is in use."""
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)
+        return any(scheduler.accounting.in_use for scheduler in self._schedulers.values())
 
     def look_beside(self) -> None:
         """See which other daemons have tasks on the same GPUs."""

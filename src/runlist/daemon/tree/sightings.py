@@ -34,7 +34,7 @@ from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
 from runlist.proc.aside import ask
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.protocol.kernel_autogen import MOST_GPUS, WATCH_OTHERS, Kind, Refusal, What
 
 _log = structlog.get_logger()
@@ -89,6 +89,7 @@ class _Process(msgspec.Struct):
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
     critical: bool | None = None  # whether it is to be latency-critical; None until it has a device
+    comes_for: Owner | None = None  # who answers for it then
     comes: set[int] = set()  # to which GPUs it came, by the numbers that it gave: it has made a channel group there
     room_ms: dict[str, float] = {}  # how soon others were off for it, by GPU, until it is managed there
 
@@ -294,13 +295,15 @@ class Sightings:
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
         critical = known.critical or self._is_to_be_critical(event.pid, self._search.root_of_new(event.pid), known)
-        if critical and gpu.make_room():
+        owner = known.comes_for
+        if critical and owner is not None and gpu.make_room((owner.uid, owner.container)):
             known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
 
     def _is_to_be_critical(self, pid: int, root: Root | None, known: _Process) -> bool:
         """By what its tree and the rules say; bad settings are said where it is managed."""
         if root is None or pid in root.excluded:
             return False
+        known.comes_for = Owner.of(pid, root.uid)
         with contextlib.suppress(RunlistError):
             return self._placement.class_of_new(pid, root, known.match) in _CRITICAL
         return False

@@ -11,9 +11,9 @@
 namespace runlist::operations {
 
 constinit std::atomic<Engine*> engine{nullptr};
-constinit thread_local int own_client = 0;
+constinit thread_local std::int8_t own_client = 0;
 constinit thread_local bool inside = false;
-constinit thread_local int gave_as = 0;
+constinit thread_local std::uint8_t gave_as = 0;
 constinit thread_local bool gave_elsewhere = false;
 constinit std::atomic<unsigned> graph_events{0};
 
@@ -216,8 +216,8 @@ void gave_legacy() {
 }
 
 void become(int index) {
-    static constinit thread_local int before = 0;  // as which it was one at last
-    own_client = index + 1;
+    static constinit thread_local std::int8_t before = 0;  // as which it was one at last
+    own_client = static_cast<std::int8_t>(index + 1);
     if (index < 0) return;
     if (before != 0 && before != own_client) gave_elsewhere = true;
     before = own_client;
@@ -226,7 +226,7 @@ void become(int index) {
 
 void change_hands(int who) {
     Engine& all = here();
-    const int before = std::exchange(gave_as, who);
+    const int before = std::exchange(gave_as, static_cast<std::uint8_t>(who));
     if (before == 0) return;
     if (before == kNone) {
         wait_for_all();

@@ -275,11 +275,11 @@ extern constinit std::atomic<unsigned> graph_events;
 inline bool started() { return engine.load(std::memory_order_acquire) != nullptr; }
 bool prepare();  // so that there is one, which does not run; whether that could be
 
-extern constinit thread_local int own_client;  // 1 + its index; 0: none
-extern constinit thread_local bool inside;     // a call that was looked at already
-extern constinit thread_local int gave_as;  // as whom it gave its newest work: 1 + a client's index, kNone; 0: none yet
-inline constexpr int kNone = 255;           // as no client
-extern constinit thread_local bool gave_elsewhere;  // to streams of none, or of another client
+extern constinit thread_local std::int8_t own_client;  // 1 + its index; 0: none
+extern constinit thread_local bool inside;             // a call that was looked at already
+extern constinit thread_local std::uint8_t gave_as;    // as whom it gave: 1 + a client's index, kNone; 0: nothing yet
+inline constexpr int kNone = 255;                      // as no client
+extern constinit thread_local bool gave_elsewhere;     // to streams of none, or of another client
 
 class Inside {
   public:

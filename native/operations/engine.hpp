@@ -33,6 +33,7 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     const Calls* calls;
     std::atomic<std::uint32_t> pending;
     std::atomic<int> queued_by;
+    std::atomic<int> ordered_by;  // the client in order with whose default stream it is; kNobody: it does not block
     // Under the lock of meters of its user: what it was given since an event was recorded.
     std::int64_t duration_ns;
     std::uint32_t sms;
@@ -470,8 +471,13 @@ void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
 void order_with_default(Client& client, Stream& stream, const Calls& calls);
+void take_over(Client& client, Stream& stream);
 inline void order(Client& client, Stream* stream, const Calls& calls) {
-    if (stream == nullptr || client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
+    if (stream == nullptr) return;
+    const int by = stream->ordered_by.load(std::memory_order_acquire);
+    if (by != client.index && by != kNobody) [[unlikely]]
+        take_over(client, *stream);
+    if (client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
         return;
     order_with_default(client, *stream, calls);
 }

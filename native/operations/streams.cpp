@@ -129,6 +129,7 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
             stream.calls = &calls;
             stream.maker = maker;
             stream.user = client.index;
+            stream.ordered_by.store(blocking ? client.index : kNobody);
             stream.blocking = blocking;
             stream.ordered = ordered;
             stream.of_first.store(false);
@@ -208,10 +209,11 @@ void forget_stream(CUstream stream) {
     const Calls& calls = *there->calls;
     CUevent event = nullptr;
     {
-        const Held ordered(all.all[there->user & 15].ordering);  // its client may order its streams in another thread
+        const int by = there->ordered_by.load();
+        const Held ordered(all.all[by & 15].ordering);  // its client may order its streams in another thread
         const Held held(all.streaming);
         if (all.streams.find(stream) != there) return;
-        if (there->blocking) all.all[there->user & 15].blocking.fetch_sub(1);
+        if (there->blocking) all.all[there->ordered_by.load() & 15].blocking.fetch_sub(1);
         event = std::exchange(there->event, nullptr);
         all.streams.remove(stream);
     }
@@ -242,7 +244,7 @@ void forget_context(CUcontext context) {
     const Held held(all.streaming);
     all.streams.each([&](const void* key, Stream& stream) {
         if (stream.context != context) return;
-        if (stream.blocking) all.all[stream.user & 15].blocking.fetch_sub(1);
+        if (stream.blocking) all.all[stream.ordered_by.load() & 15].blocking.fetch_sub(1);
         all.streams.remove(key);
     });
 }
@@ -288,13 +290,13 @@ void order_with_default(Client& client, Stream& stream, const Calls& calls) {
     const Held held(client.ordering);
     if (stream.handle == handle) {
         all.streams.each([&](const void*, Stream& one) {
-            if (!one.blocking || one.user != client.index || one.part != stream.part) return;
+            if (one.ordered_by.load() != client.index || one.part != stream.part) return;
             if (one.given == 0 || !record(one)) return;
             calls.cuStreamWaitEvent(handle, one.event, 0);
             one.given = 0;
         });
         ++stream.given;
-    } else if (stream.blocking) {
+    } else if (stream.ordered_by.load() == client.index) {
         Stream* common = handle != nullptr ? all.streams.find(handle) : nullptr;
         if (common != nullptr && common->given != stream.joined && record(*common)) {
             calls.cuStreamWaitEvent(stream.handle, common->event, 0);
@@ -302,6 +304,21 @@ void order_with_default(Client& client, Stream& stream, const Calls& calls) {
         }
         ++stream.given;
     }
+}
+
+// Another client gives work to it: from now on it is in order with that one's default stream, and all else was before.
+void take_over(Client& client, Stream& stream) {
+    Engine& all = here();
+    unsettle(all);
+    settle(all);
+    const Held ordering(client.ordering);
+    const Held held(all.streaming);
+    const int by = stream.ordered_by.load();
+    if (by == kNobody || by == client.index || all.streams.find(stream.handle) != &stream) return;
+    all.all[by & 15].blocking.fetch_sub(1);
+    count_defaults(all, client);
+    stream.given = stream.joined = 0;
+    stream.ordered_by.store(client.index, std::memory_order_release);
 }
 
 // The thread gives work to its own default stream.

@@ -20,6 +20,7 @@ SEEN = {
     "ended": ["5", "6", "7"],
     "awaits": ["1"] * 4,
     "contexts": ["1"],
+    "shared": ["5", "6", "7", "8"],
     "helpers": ["5", "6"],
     "children": ["5 0"],
     "refused": ["1 0"],

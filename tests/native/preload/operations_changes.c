@@ -294,6 +294,27 @@ static void helpers(void) {
     }
 }
 
+/* A client gives work to a stream that another one made. */
+static void shared(void) {
+    CUstream anothers;
+    make_context();
+    two_buffers();
+    starts(3);
+    becomes(1);
+    MUST(cuStreamCreate(&anothers, CU_STREAM_DEFAULT));
+    fills(memory, 1, anothers);
+    fills(memory, 1, NULL);
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+        becomes(2 - (int)turn);
+        gives(anothers, 5 + 2 * turn);
+        sees(NULL);
+        gives(NULL, 6 + 2 * turn);
+        sees(anothers);
+    }
+    MUST(cuStreamDestroy(anothers));
+    stops();
+}
+
 /* A context ends while there are no clients, and the next one may be known by the same name. */
 static void ended(void) {
     for (uint32_t turn = 0; turn < 3; ++turn) {
@@ -426,6 +447,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "moves")) moves();
     if (!strcmp(act, "ended")) ended();
     if (!strcmp(act, "awaits")) awaits();
+    if (!strcmp(act, "shared")) shared();
     if (!strcmp(act, "helpers")) helpers();
     if (!strcmp(act, "contexts")) contexts();
     if (!strcmp(act, "children")) children();

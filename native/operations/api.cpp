@@ -15,7 +15,7 @@ using namespace runlist::operations;
 Engine* running() {
     surroundings.join();
     Engine* all = engine.load(std::memory_order_acquire);
-    return all != nullptr && all->on.load(std::memory_order_acquire) ? all : nullptr;
+    return all != nullptr && all->runs() ? all : nullptr;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/guest.hpp"
 #include "core/pages.hpp"
@@ -12,6 +13,7 @@ namespace runlist::operations {
 constinit std::atomic<Engine*> engine{nullptr};
 constinit thread_local int own_client = 0;
 constinit thread_local bool inside = false;
+constinit thread_local int gave_as = 0;
 constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
@@ -26,11 +28,19 @@ Engine& here() { return *engine.load(std::memory_order_acquire); }
 
 }  // namespace
 
+bool Engine::halt() {
+    unsettle(*this);
+    for (std::uint32_t now = turn.load(); runs(now);)
+        if (turn.compare_exchange_weak(now, now + 1)) return true;
+    return false;
+}
+
 // Before the driver ends: it is not to be asked then.
 void leave() {
     Engine* all = engine.load(std::memory_order_acquire);
-    if (all == nullptr || !all->on.load()) return;
-    all->on.store(false);
+    if (all == nullptr) return;
+    all->left.store(true);
+    if (!all->halt()) return;
     all->stopping.store(true);
     wake();
     for (int attempt = 0; attempt < 200 && !all->ended.load(std::memory_order_acquire); ++attempt) pause_ns(1'000'000);
@@ -99,13 +109,14 @@ void set_up(Engine& all, int clients) {
         client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
         client.mixes.store(false, kRelaxed);
-        client.legacy.store(true, kRelaxed);  // what its threads gave before they were clients
-        client.blocking.store(0, kRelaxed);
     }
     begin_telling(all);
     for (std::uint64_t old[64]; all.latencies.take(old, 64) == 64;) {
     }
-    forget_streams();  // who was stopped does not hear which are destroyed
+    forget_streams(all);  // who was stopped does not hear which are destroyed, nor which code is unloaded
+    all.kernels.forget();
+    unsettle(all);  // what threads gave before they were clients
+    gave_legacy();
 }
 
 }  // namespace
@@ -130,12 +141,12 @@ int start_threads(int clients) {
     Engine* all = make_engine();
     if (all == nullptr) return -ENOMEM;
     const Change change(*all);
-    if (!change || all->on.load()) return -EALREADY;
+    if (!change || all->runs()) return -EALREADY;
     if (all->page == nullptr) all->page = make_page();
     if (all->page == nullptr) return -ENOMEM;
     set_up(*all, clients);
     if (!start_dispatcher(*all)) return -EAGAIN;
-    all->on.store(true, std::memory_order_release);
+    all->turn.fetch_add(1);
     return 0;
 }
 
@@ -152,24 +163,25 @@ void start_process(const char* path, int client) {
         return;
     }
     set_up(*all, kClients);
-    if (start_dispatcher(*all)) all->on.store(true, std::memory_order_release);
+    if (start_dispatcher(*all)) all->turn.fetch_add(1);
 }
 
 // What is queued goes without the rule. Other threads may go on meanwhile: what they are about to queue is queued
 // before it is waited for, or goes at once behind it.
 int stop() {
     Engine* all = engine.load(std::memory_order_acquire);
-    if (all == nullptr || !all->on.load()) return -ENOENT;
+    if (all == nullptr || !all->runs()) return -ENOENT;
     if (all->processes) return 0;  // as long as the process
     const Change change(*all);
-    if (!change || !all->on.load()) return -ENOENT;
+    if (!change || !all->runs()) return -ENOENT;
     for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
     all->closed.store(true);
     for (Client& client : all->all) {
         const Held nobody_queues(client.writing);
     }
     for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
-    all->on.store(false);
+    all->halt();
+    settle(*all);
     all->stopping.store(true);
     wake();
     while (!all->ended.load(std::memory_order_acquire)) pause_ns(100'000);
@@ -186,6 +198,30 @@ Client* client_of(CUstream stream) {
     return there != nullptr && there->maker >= 0 ? &all.all[there->maker] : nullptr;
 }
 
+void Call::came_between() {
+    unsettle(here());
+    settle(here());
+    gave_legacy();
+}
+
+void gave_legacy() {
+    for (Client& client : here().all) client.legacy.fetch_add(1);
+}
+
+void change_hands(int who) {
+    Engine& all = here();
+    const int before = std::exchange(gave_as, who);
+    if (before == 0) return;
+    if (before == kNone) {
+        wait_for_all();
+    } else {
+        Client& client = all.all[before - 1];
+        wait_until_done(client, client.queue.written(), true);
+    }
+    unsettle(all);
+    settle(all);
+}
+
 void wait_for_all() {
     Engine& all = here();
     for (Client& client : all.all) {
@@ -197,10 +233,7 @@ void wait_for_all() {
 
 void before(const Client* client, CUstream stream, bool ordered_with_all) {
     Engine& all = here();
-    if (client == nullptr && ordered_with_all) {
-        for (Client& one : all.all) one.legacy.store(true, kRelaxed);  // it may be given work on somebody's behalf
-        return wait_for_all();
-    }
+    if (client == nullptr && ordered_with_all) return wait_for_all();
     if (is_default(stream)) return;
     const Stream* there = all.streams.find(stream);
     if (there == nullptr || there->pending.load(std::memory_order_acquire) == 0) return;
@@ -251,6 +284,8 @@ bool is_queued(CUevent event) {
     return all.all[word >> 56 & 15].queue.done() < (word & ((std::uint64_t{1} << 56) - 1));
 }
 
+bool prepare() { return make_engine() != nullptr; }
+
 void share_event(CUevent event) {
     Engine& all = here();
     const Held held(all.eventing);
@@ -284,6 +319,12 @@ void await_event_of_others(const Client* client, CUevent event) {
     if (there == nullptr) return;
     const Client& owner = all.all[there->load(std::memory_order_acquire) >> 56 & 15];
     if (&owner != client) await_event(&all.all[0], event);
+}
+
+void await_events_of_others(const Client* client) {
+    here().events.each([&](const void* event, auto&) {
+        await_event_of_others(client, static_cast<CUevent>(const_cast<void*>(event)));
+    });
 }
 
 bool is_pinned(const Calls& calls, const void* memory) {

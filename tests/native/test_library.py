@@ -18,10 +18,10 @@ import runlist
 from runlist.daemon.requests.messages import Effect, Kind
 from tests.fixtures.compiler import CXX, C, cmake, compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path, wait_for
-from tests.fixtures.ear import Ear
+from tests.fixtures.ear import Ear, ear
 from tests.native.guests import headers
 
-__all__ = ["short_path"]
+__all__ = ["ear", "short_path"]
 
 SOURCE = Path(__file__).with_name("tenant.c")
 STRICT = ("-O1", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -37,7 +37,8 @@ OPERATIONS = {"rl_operations_admission", "rl_operations_client", "rl_operations_
               "orion_set_client_idx", "orion_start_scheduler", "orion_stop_scheduler"}  # fmt: skip
 INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "__recvfrom_chk", "recvmsg", "recvmmsg",
               "accept", "epoll_wait", "epoll_pwait", "poll", "__poll_chk",
-              "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}  # fmt: skip
+              "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen",
+              "__asan_default_options"}  # fmt: skip
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
 
@@ -81,12 +82,6 @@ class Program:
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
-        yield one
 
 
 @pytest.fixture

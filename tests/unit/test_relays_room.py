@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from runlist.daemon.relay import relays
+from runlist.proc.owners import Owner
 from tests.fixtures.daemon import PATIENCE_S
 from tests.unit.test_relays import ONE, OTHER, World, run
 
@@ -20,8 +21,8 @@ def test_the_one_that_is_idle_for_longest_makes_room_and_none_that_looks_at_a_da
     monkeypatch.setattr(relays, "MAX_RELAYS", 2)
 
     async def test(world: World) -> None:
-        for uid in (ONE, OTHER):
-            mine, _, ended = await world.served(uid)
+        for owner in (ONE, OTHER):
+            mine, _, ended = await world.served(owner)
             mine.close()
             ended()
         loop = asyncio.get_running_loop()
@@ -30,7 +31,7 @@ def test_the_one_that_is_idle_for_longest_makes_room_and_none_that_looks_at_a_da
         world.relays.take(ONE, True, lambda: taken.set_result(None))
         await asyncio.wait_for(taken, PATIENCE_S)
         assert world.relays._relays[ONE].idle_since > before
-        await world.served(OTHER + 1)
-        assert set(world.relays._relays) == {ONE, OTHER + 1}
+        await world.served(Owner(1003))
+        assert set(world.relays._relays) == {ONE, Owner(1003)}
 
     run(test)

@@ -24,7 +24,7 @@ def test_room_is_made_for_a_latency_critical_one_at_its_first_group_and_once(tas
         world.made(Kind.CLIENT)
         assert world.rooms == 0
         made = world.made(Kind.GROUP)
-        assert world.rooms == 1
+        assert (world.rooms, world.room_of) == (1, (1000, ""))
         assert world.looks == []  # nothing is known of it yet
         world.made(Kind.GROUP)
         world.made(Kind.COMPUTE)
@@ -215,7 +215,7 @@ def test_who_says_that_it_comes_to_ever_more_gpus_is_not_listened_to() -> None:
 def test_where_no_room_was_made_none_is_told() -> None:
     async def run() -> None:
         world = World()
-        world.gpu.make_room = lambda: False
+        world.gpu.make_room = lambda _: False
         world.made(Kind.GROUP)
         world.made(Kind.COMPUTE)
         await world.looked(1)

@@ -325,6 +325,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
             calm &= not daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()
+            await daemon.search.seek(listed=not daemon.kernel.works)
             daemon.manager.look_who_joined()
             daemon.manager.look_who_is_left()
             if comes(WEIGHTS_EVERY_S) and CPU_WEIGHTS.changed():

@@ -22,7 +22,7 @@ from runlist.daemon.gpu.room import Room
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
-from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
+from runlist.model import NO_USAGE, Appear, Owner, SliceLimits, Task, TaskKey, Vanish
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.scheduling.apply import Failures
 from runlist.scheduling.loop import BUSY_KEPT_S, Loop
@@ -198,14 +198,14 @@ class Scheduler:
         """Whether there is anybody to make room."""
         return bool(self._room.off)
 
-    def make_room(self) -> bool:
-        """Have off who makes room for a latency-critical task that is about to come, until the next run that is no
-        timer's. False where nobody is to, or may.
+    def make_room(self, owner: Owner) -> bool:
+        """Have off who makes room for a latency-critical task of an owner that is about to come, until the next run
+        that is no timer's. False where nobody is to, or may.
         """
-        off = self._room.make()
-        for managed in off:
+        off = self._room.make(owner)
+        for managed in off or ():
             self.accounting.set_enabled(managed.task.key.pid, managed.share.enabled)
-        return bool(off)
+        return off is not None
 
     def _fired(self, fired: Fired) -> None:
         for key in fired.off:

@@ -332,13 +332,14 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         pass
 
     daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
+        gpus=SimpleNamespace(read_usage=lambda kept_s: None, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
-        kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
+        kernel=SimpleNamespace(works=True, check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
+        search=SimpleNamespace(seek=lambda listed: nothing()),
         revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: None)

@@ -164,9 +164,9 @@ class Search:
             self._failed.pop(pid, None)
 
     async def seek(self, *, listed: bool) -> None:
-        """Have processes of trees looked at again that have work and are not managed: who lent a file, and where nobody
-        else tells, who is on a GPU as the driver's list is `listed`. The number of their open files may stay as it was,
-        and looks came before there was a channel group. Call it every second.
+        """Have processes looked at again that have work and are not managed: who lent a file, and where nobody else
+        tells, who is in a tree and on a GPU as the driver's list is `listed`. The number of their open files may stay
+        as it was, and looks came before there was a channel group. Call it every second.
         """
         now = time.monotonic()
         if listed and self._processes.roots and now >= self._list_at:
@@ -176,11 +176,8 @@ class Search:
         wanted = (self._on_gpus | self._adoption.lending.lenders) - self._processes.managed.keys()
         self._sought = {pid: self._sought.get(pid) or _Sought() for pid in wanted}
         for pid, sought in self._sought.items():
-            if now < sought.at:
-                continue
-            sought.at, sought.rest_s = now + sought.rest_s, min(2 * sought.rest_s, LONGEST_SOUGHT_S)
-            root = self._processes.root_of(pid)
-            if root is not None and pid not in root.excluded:
+            if now >= sought.at:
+                sought.at, sought.rest_s = now + sought.rest_s, min(2 * sought.rest_s, LONGEST_SOUGHT_S)
                 self.look_soon(pid)
 
     async def _due(

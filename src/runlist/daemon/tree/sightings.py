@@ -272,7 +272,7 @@ class Sightings:
         if event.kind is Kind.DEVICE and known.critical is None:
             # There is time now: its first group is tens of ms away. Right behind that come requests of its own that
             # take the driver 20 ms.
-            known.critical = self._is_to_be_critical(event, known)
+            known.critical = self._is_to_be_critical(event.pid, known)
             self._census.gpus()
         if event.kind is Kind.GROUP and event.gpu not in known.comes and len(known.comes) < MOST_GPUS:
             known.comes.add(event.gpu)
@@ -294,16 +294,16 @@ class Sightings:
         gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
-        critical, owner = known.critical or self._is_to_be_critical(event, known), known.comes_for
+        critical = known.critical or self._is_to_be_critical(event.pid, known)
+        owner = known.comes_for
         if critical and owner is not None and gpu.make_room((owner.uid, owner.container)):
             known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
 
-    def _is_to_be_critical(self, event: Event, known: _Process) -> bool:
+    def _is_to_be_critical(self, pid: int, known: _Process) -> bool:
         """By what its tree and the rules say; bad settings are said where it is managed. Of one that nobody named only
         the rules are asked, which takes a look at it where the kernel did not tell their answer: no look is taken where
         there is nobody to make room, or no rule that would have anybody do so.
         """
-        pid = event.pid
         root = self._processes.root_of(pid)
         if root is not None and pid in root.excluded:
             return False
@@ -314,7 +314,7 @@ class Sightings:
             or self._search.is_left_alone(pid)
         ):
             return False
-        known.comes_for = Owner.of(pid, event.uid if root is None else root.uid)
+        known.comes_for = Owner.of(pid, known.owner[0] if root is None else root.uid)
         with contextlib.suppress(RunlistError):
             return self._placement.class_of_new(pid, root, known.match) in _CRITICAL
         return False

@@ -62,6 +62,9 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     async def nothing() -> None:
         said.append("looked")
 
+    async def seek(listed: bool) -> None:
+        said.append(f"sought, {listed}")
+
     processes = SimpleNamespace(forget_heirs=nothing, expected=set(), managed={})
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
@@ -71,8 +74,11 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         manager=SimpleNamespace(
             look_who_joined=lambda: said.append("who joined"), look_who_is_left=lambda: said.append("who is left")
         ),
-        kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
+        kernel=SimpleNamespace(
+            works=False, check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()
+        ),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
+        search=SimpleNamespace(seek=seek),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: said.append("left out"))
@@ -85,7 +91,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
-    assert said.count("looked") == 6
+    assert said.count("looked") == said.count("sought, True") == 6
     assert said.count("ring") == said.count("roused") == said.count("who joined") == 6
     assert said.count("counts") == 2
     assert said.count("who is left") == 6
@@ -126,8 +132,9 @@ def test_while_nothing_happens_checks_come_half_as_often(monkeypatch: pytest.Mon
         rousing=SimpleNamespace(look=lambda: now() in waiting),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
-        kernel=SimpleNamespace(check=lambda: now() not in untold, asking=lambda managed: set()),
+        kernel=SimpleNamespace(works=True, check=lambda: now() not in untold, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
+        search=SimpleNamespace(seek=lambda listed: nothing()),
     )
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
 
@@ -197,10 +204,12 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         rousing=SimpleNamespace(look=lambda: None),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
         kernel=SimpleNamespace(
+            works=True,
             check=lambda: len(checks) != 4,
             asking=lambda managed: asking.pop() if len(checks) >= 6 and asking else set(),
         ),
         sightings=SimpleNamespace(count=lambda: None),
+        search=SimpleNamespace(seek=lambda listed: nothing()),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: None)
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))

@@ -337,8 +337,9 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
-        kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
+        kernel=SimpleNamespace(works=True, check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
+        search=SimpleNamespace(seek=lambda listed: nothing()),
         revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: None)

@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.daemon.tree import look_schedule, search
 from runlist.daemon.tree.look_schedule import LookSchedule
@@ -21,7 +20,7 @@ from runlist.errors import NoTargetError, RunlistError
 from runlist.model import TaskClass
 from runlist.proc import process
 from runlist.proc.borrow import OwnRight
-from tests.fixtures.adoption import OF_CHILD, PID, World, child, own_usage, slices, until
+from tests.fixtures.adoption import PID, World, child, own_usage, slices, until
 from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
@@ -215,58 +214,6 @@ def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
             world.search.look_anew(one)
             await scans(world)
             assert looks == [one, one]
-
-    a_daemon(test)
-
-
-def test_one_that_came_to_a_gpu_with_as_many_files_as_before_is_found_by_the_drivers_list() -> None:
-    """It may have closed as many as it opened, and looks come before there is a channel group."""
-
-    async def test(world: Managed) -> None:
-        with child() as one, child() as other, child() as strange:
-            root = world.root(one)
-            root.excluded.add(other)
-            await scans(world)
-            for pid in (one, other, strange):
-                world.tenant(pid, OF_CHILD)
-            await scans(world)
-            assert not world.processes.managed
-            world.census.pids = lambda: {one, other, strange}
-            await world.search.seek(listed=False)  # the kernel tells
-            await scans(world)
-            assert not world.processes.managed
-            await world.search.seek(listed=True)
-            await scans_until(world, lambda: world.processes.managed)
-            assert list(world.processes.managed) == [one]
-
-    a_daemon(test)
-
-
-def test_one_that_lent_a_file_before_it_had_work_is_looked_at_ever_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A busy machine may have it make its first channel group seconds later, and all files are open by then."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    looks: list[float] = []
-
-    async def test(world: Managed) -> None:
-        monkeypatch.setattr(world.search, "look_soon", lambda pid: looks.append(clock.now - 100.0))
-        with child() as one, child() as strange:
-            world.root(one)
-            monkeypatch.setattr(Lending, "lenders", {one, strange})
-            await world.search.scan()
-            for _ in range(300):
-                await world.search.seek(listed=True)
-                clock.now += 1.0
-            assert looks == [0, 1, 3, 7, 15, 31, 63, 127, 191, 255]
-            looks.clear()
-            world.processes.managed[one] = SimpleNamespace(root=world.processes.roots[one])  # type: ignore[assignment]
-            await world.search.seek(listed=True)
-            del world.processes.managed[one]
-            assert looks == []
-            await world.search.seek(listed=True)
-            assert looks == [300]  # it closed what it had, and is as one that is new
 
     a_daemon(test)
 

@@ -110,6 +110,10 @@ class Gpus:
         """The schedulers of all GPUs that have or had tasks."""
         return list(self._schedulers.values())
 
+    def with_listed(self, listed: Iterable[str]) -> list[str]:
+        """GPUs that are listed, as by a census, and those that have or had tasks all the same."""
+        return list(dict.fromkeys([*listed, *self._schedulers]))
+
     def use(self, spec: PolicySpec) -> None:
         """Switch every GPU to a policy. Raises RunlistError, and changes nothing, when it refuses a present task."""
         self._load(spec)

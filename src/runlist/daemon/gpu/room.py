@@ -1,8 +1,8 @@
 """Room on one GPU for a latency-critical task that is about to come: who goes off for it before it can be managed.
 
 A program goes on making its context for tens of ms after its first channel group. To find what it has, and to decide
-with it, takes a score of requests, each of which waits for the driver's lock behind the program's own. So the others go
-off first, by one request, and what is decided once the task is there says how they go on.
+with it, takes some twenty requests, each of which waits for the driver's lock behind the program's own. So the others
+go off first, by one request, and what is decided once the task is there says how they go on.
 """
 
 from __future__ import annotations

@@ -162,4 +162,4 @@ class Launches:
         return self._next[1]
 
     def _all_gpus(self) -> list[str]:
-        return list(dict.fromkeys([*(scheduler.gpu for scheduler in self._gpus.all()), *self._census.gpus()]))
+        return self._gpus.with_listed(self._census.gpus())

@@ -277,7 +277,7 @@ class MemoryGuard:
         } | self._groups.breaking(self._gpu_names(), breaks)
 
     def _gpu_names(self) -> list[str]:
-        return list(dict.fromkeys([*self._census.gpus(), *(scheduler.gpu for scheduler in self._gpus.all())]))
+        return self._gpus.with_listed(self._census.gpus())
 
     def _outside(self, root: Root, key: TaskKey) -> ManagedTask:
         """A task that cannot be managed, for views, with the settings that it would have."""

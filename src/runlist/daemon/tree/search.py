@@ -164,9 +164,9 @@ class Search:
             self._failed.pop(pid, None)
 
     async def seek(self, *, listed: bool) -> None:
-        """Have processes of trees looked at again that have work and are not managed: who lent a file, and where nobody
-        else tells, who is on a GPU as the driver's list is `listed`. The number of their open files may stay as it was,
-        and looks came before there was a channel group. Call it every second.
+        """Have processes looked at again that have work and are not managed: who lent a file, and where nobody else
+        tells, who is in a tree and on a GPU as the driver's list is `listed`. The number of their open files may stay
+        as it was, and looks came before there was a channel group. Call it every second.
         """
         now = time.monotonic()
         if listed and self._processes.roots and now >= self._list_at:
@@ -176,11 +176,8 @@ class Search:
         wanted = (self._on_gpus | self._adoption.lending.lenders) - self._processes.managed.keys()
         self._sought = {pid: self._sought.get(pid) or _Sought() for pid in wanted}
         for pid, sought in self._sought.items():
-            if now < sought.at:
-                continue
-            sought.at, sought.rest_s = now + sought.rest_s, min(2 * sought.rest_s, LONGEST_SOUGHT_S)
-            root = self._processes.root_of(pid)
-            if root is not None and pid not in root.excluded:
+            if now >= sought.at:
+                sought.at, sought.rest_s = now + sought.rest_s, min(2 * sought.rest_s, LONGEST_SOUGHT_S)
                 self.look_soon(pid)
 
     async def _due(
@@ -294,6 +291,10 @@ class Search:
             self._left_alone = {(pid, start) for pid, start in self._left_alone if start and start_of(pid) == start}
             self._most_left_alone = max(LEFT_ALONE, 2 * len(self._left_alone))
 
+    def is_left_alone(self, pid: int) -> bool:
+        """Whether a user had it put back, whatever the rules say."""
+        return bool(self._left_alone) and (pid, start_of(pid)) in self._left_alone
+
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
         listed = await asyncio.to_thread(self._placement.gpu_pids)  # 14 ms beside two H200
@@ -315,8 +316,7 @@ class Search:
 
     def _name_by_rule(self, pid: int) -> None:
         try:
-            left_alone = (pid, start_of(pid)) in self._left_alone
-            if not left_alone and self._placement.settings_of(pid, {}).rule:
+            if not self.is_left_alone(pid) and self._placement.settings_of(pid, {}).rule:
                 root = self._processes.add_root(pid, {}, by_rule=True)
                 root.old = True
                 if pid in self._placement.foretold:

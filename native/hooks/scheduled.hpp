@@ -230,7 +230,7 @@ template <How how, typename... Arguments>
     const CUresult result = call_on(stream, real, arguments...);
     doing.end(result);
     if constexpr (!kTakes<CUstream, Arguments...> && !kTakes<const CUlaunchConfig*, Arguments...>) {
-        if (!per_thread) client.legacy.fetch_add(1);
+        if (!per_thread) client.legacy.give();
     }
     return result;
 }
@@ -389,7 +389,7 @@ template <How how, typename... Arguments>
     if constexpr (how == How::kAskStream) {
         const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
         if (operations::is_queued(*client, stream)) return CUDA_ERROR_NOT_READY;
-        if (stream != named && !per_thread && client->awaits_legacy()) {
+        if (stream != named && !per_thread && operations::has_legacy(*client, calls)) {
             const CUresult own = call_on(stream, real, arguments...);
             return own == CUDA_SUCCESS ? real(arguments...) : own;
         }
@@ -407,28 +407,32 @@ template <How how, typename... Arguments>
         }
         if constexpr (how == How::kUnload) operations::forget_kernels();
         if constexpr (how == How::kEndStream) operations::forget_stream(named);
-        bool known = false;
-        if constexpr (how == How::kAwaitContext) result = operations::synchronize(*client, calls, known);
-        if (!known) {
-            if constexpr (kNamesTwo<Arguments...>) {
-                result = call_on_each(*client, calls, per_thread, real, arguments...);
-            } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
-                const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
-                const bool mapped = stream != named && !per_thread;
-                const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
-                if (how == How::kFlush && !is_captured) {
-                    operations::order_flushed(*client, calls, stream);
-                } else if (mapped && !is_captured) {
-                    operations::order_default(*client, calls, stream);
-                }
-                result = call_on(stream, real, arguments...);
-                if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
-                    operations::follow_first(calls);
-                }
-                if (how == How::kAwaitStream && mapped) operations::await_legacy(*client, calls);
+        if constexpr (how == How::kAwaitContext) {
+            if (operations::knows_streams(*client, calls)) {
+                result = operations::synchronize(*client, calls);
             } else {
-                result = call_as_it_is<how>(row, real, arguments...);
+                operations::WholeContext whole(*client, calls);
+                result = real(arguments...);
+                if (result == CUDA_SUCCESS) whole.is_idle();
             }
+        } else if constexpr (kNamesTwo<Arguments...>) {
+            result = call_on_each(*client, calls, per_thread, real, arguments...);
+        } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
+            const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
+            const bool mapped = stream != named && !per_thread;
+            const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
+            if (how == How::kFlush && !is_captured) {
+                operations::order_flushed(*client, calls, stream);
+            } else if (mapped && !is_captured) {
+                operations::order_default(*client, calls, stream);
+            }
+            result = call_on(stream, real, arguments...);
+            if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
+                operations::follow_first(calls);
+            }
+            if (how == How::kAwaitStream && mapped) operations::await_legacy(*client, calls);
+        } else {
+            result = call_as_it_is<how>(row, real, arguments...);
         }
     }
     if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext) {
@@ -474,10 +478,14 @@ template <How how, typename... Arguments>
         return call_as_it_is<how>(row, real, arguments...);
     }
     const CUresult result = real(arguments...);
+    if constexpr (how == How::kMakeStream)
+        if (result == CUDA_SUCCESS) operations::made_between(*operation_calls(row), *first_of<CUstream*>(arguments...));
     if constexpr (how == How::kShareEvent)
         if (result == CUDA_SUCCESS) operations::share_event(first_of<CUevent>(arguments...));
     if constexpr (how == How::kOpenEvent)
         if (result == CUDA_SUCCESS) operations::share_event(*first_of<CUevent*>(arguments...));
+    if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext)
+        if (result == CUDA_SUCCESS) return operations::error_of_before();
     return result;
 }
 

@@ -28,7 +28,7 @@ int rl_operations_client(int index) {
     const Engine* all = running();
     if (all == nullptr) return -ENOENT;
     if (index < -1 || index >= all->clients) return -EINVAL;
-    own_client = index + 1;
+    become(index);
     return 0;
 }
 

@@ -14,6 +14,7 @@ constinit std::atomic<Engine*> engine{nullptr};
 constinit thread_local int own_client = 0;
 constinit thread_local bool inside = false;
 constinit thread_local int gave_as = 0;
+constinit thread_local bool gave_elsewhere = false;
 constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
@@ -82,6 +83,15 @@ class Change {
     bool alone_;
 };
 
+// Threads may have given any stream something.
+void gave_anything(Engine& all) {
+    unsettle(all);
+    for (Client& client : all.all) {
+        client.legacy.give();
+        client.context.give();
+    }
+}
+
 // Of a thread that goes on as a client meanwhile nothing is changed in its hands.
 void set_up(Engine& all, int clients) {
     all.clients.store(clients);
@@ -106,17 +116,14 @@ void set_up(Engine& all, int clients) {
             client.guess_ns = client.flew_ns = 0;
         }
         client.began_ns.store(0, kRelaxed);
-        client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
         client.mixes.store(false, kRelaxed);
     }
     begin_telling(all);
     for (std::uint64_t old[64]; all.latencies.take(old, 64) == 64;) {
     }
-    forget_streams(all);  // who was stopped does not hear which are destroyed, nor which code is unloaded
-    all.kernels.forget();
-    unsettle(all);  // what threads gave before they were clients
-    gave_legacy();
+    all.kernels.forget();  // who was stopped does not hear which code is unloaded
+    gave_anything(all);    // before they were clients
 }
 
 }  // namespace
@@ -142,6 +149,7 @@ int start_threads(int clients) {
     if (all == nullptr) return -ENOMEM;
     const Change change(*all);
     if (!change || all->runs()) return -EALREADY;
+    if (all->turn.load() == 0) own_client = 0;  // else of who forked
     if (all->page == nullptr) all->page = make_page();
     if (all->page == nullptr) return -ENOMEM;
     set_up(*all, clients);
@@ -195,17 +203,25 @@ Client* client_of(CUstream stream) {
     if (own_client > 0 && own_client <= all.clients) return &all.all[own_client - 1];
     if (is_default(stream)) return nullptr;
     const Stream* there = all.streams.find(stream);
-    return there != nullptr && there->maker >= 0 ? &all.all[there->maker] : nullptr;
+    return there != nullptr && there->maker >= 0 && there->maker < all.clients ? &all.all[there->maker] : nullptr;
 }
 
 void Call::came_between() {
-    unsettle(here());
+    gave_anything(here());
     settle(here());
-    gave_legacy();
 }
 
 void gave_legacy() {
-    for (Client& client : here().all) client.legacy.fetch_add(1);
+    for (Client& client : here().all) client.legacy.give();
+}
+
+void become(int index) {
+    static constinit thread_local int before = 0;  // as which it was one at last
+    own_client = index + 1;
+    if (index < 0) return;
+    if (before != 0 && before != own_client) gave_elsewhere = true;
+    before = own_client;
+    if (gave_elsewhere) here().all[index].context.give();
 }
 
 void change_hands(int who) {
@@ -257,9 +273,19 @@ CUresult flush(Client& client) {
         client.flushed.fetch_add(1, kRelaxed);
         wait_until_done(client, client.queue.written(), false);
     }
+    return take_error(client);
+}
+
+CUresult take_error(Client& client) {
     if (client.error.load(kRelaxed) == 0) [[likely]]
         return CUDA_SUCCESS;
     return static_cast<CUresult>(client.error.exchange(0));
+}
+
+CUresult error_of_before() {
+    Engine& all = here();
+    if (all.processes || own_client <= 0) return CUDA_SUCCESS;
+    return take_error(all.all[own_client - 1]);
 }
 
 void flush_others(const Client* client) {

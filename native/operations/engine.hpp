@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -93,6 +94,61 @@ struct Flight {
     std::uint32_t guessed;
 };
 
+// What has to be waited for, counted as it is given: several may give and wait at once.
+class Owed {
+  public:
+    void give() { given_.fetch_add(1); }
+    std::uint64_t given() const { return given_.load(); }
+    bool any() const { return done_.load() < given_.load(); }
+    // What was given up to there was waited for.
+    void is_done(std::uint64_t up_to) {
+        std::uint64_t done = done_.load();
+        while (done < up_to && !done_.compare_exchange_weak(done, up_to)) {
+        }
+    }
+
+  private:
+    std::atomic<std::uint64_t> given_, done_;
+};
+
+// The same in each context.
+class OwedInEach {
+  public:
+    void give() { given_.fetch_add(1); }
+    std::uint64_t given() const { return given_.load(); }
+    bool any(CUcontext context) const {
+        const std::uint64_t given = given_.load();
+        return given != 0 && std::none_of(done_.begin(), done_.end(), [&](const Done& one) {
+                   return one.context.load() == context && one.up_to.load() >= given;
+               });
+    }
+    void is_done(std::uint64_t up_to, CUcontext context) {
+        for (Done& one : done_) {
+            CUcontext there = nullptr;
+            if (!one.context.compare_exchange_strong(there, context) && there != context) continue;
+            std::uint64_t done = one.up_to.load();
+            while (done < up_to && !one.up_to.compare_exchange_weak(done, up_to)) {
+            }
+            return;
+        }  // of one more it is always taken for owed
+    }
+    void forget(CUcontext context) {
+        for (Done& one : done_) {
+            if (one.context.load() != context) continue;
+            one.up_to.store(0);
+            one.context.store(nullptr);
+        }
+    }
+
+  private:
+    struct Done {
+        std::atomic<CUcontext> context;
+        std::atomic<std::uint64_t> up_to;
+    };
+    std::atomic<std::uint64_t> given_;
+    std::array<Done, 8> done_;
+};
+
 struct Client {
     Queue queue;
     // What every launch looks at, in one line.
@@ -116,9 +172,9 @@ struct Client {
     std::atomic<std::uint64_t> deferred, flushed, opened, waited_ns, requests, latency_ns;
     std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
 
-    // How often the driver's own default stream was given work that may be this client's, as by calls that name none,
-    // and up to where that was waited for.
-    std::atomic<std::uint64_t> legacy, legacy_done;
+    OwedInEach
+        legacy;  // the driver's own default stream was given work that may be this client's, as by calls that name none
+    OwedInEach context;  // its threads gave work to streams of which it is not known that they are its
 
     struct Default {
         std::atomic<CUcontext> context;
@@ -131,8 +187,6 @@ struct Client {
     Spin ordering;
     std::array<Flight, 64> flights;
     Lately lately;
-
-    bool awaits_legacy() const { return legacy_done.load() < legacy.load(); }
 
     void has_launched(const Cost& cost) {
         launched.fetch_add(1, std::memory_order_relaxed);
@@ -204,9 +258,7 @@ struct Latencies {
 struct Engine {
     std::atomic<std::uint32_t> turn;  // odd while it runs: how often it was started and stopped
     std::atomic<bool> logging;
-    // How often what default streams were given had to come before all that follows on others (settle), and up to where
-    // it does.
-    std::atomic<std::uint64_t> unsettled, settled;
+    Owed unsettled;  // what default streams were given has to come before all that follows on others (settle)
     std::atomic<bool> stopping, ended, said;
     std::atomic<bool> changing;       // somebody starts or stops it
     std::atomic<bool> left;           // the process ends
@@ -280,9 +332,9 @@ bool prepare();  // so that there is one, which does not run; whether that could
 
 extern constinit thread_local int own_client;  // 1 + its index; 0: none
 extern constinit thread_local bool inside;     // a call that was looked at already
-extern constinit thread_local int
-    gave_as;                       // who gave this thread's newest work: 1 + a client's index, kNone; 0: nobody yet
-inline constexpr int kNone = 255;  // a thread of no client
+extern constinit thread_local int gave_as;  // as whom it gave its newest work: 1 + a client's index, kNone; 0: none yet
+inline constexpr int kNone = 255;           // as no client
+extern constinit thread_local bool gave_elsewhere;  // to streams of none, or of another client
 
 class Inside {
   public:
@@ -353,7 +405,7 @@ using driver::is_default;
 void unsettle(Engine& all);
 void settle(Engine& all);
 inline void settle_if_needed(Engine& all = *engine.load(std::memory_order_acquire)) {
-    if (all.settled.load() != all.unsettled.load()) [[unlikely]]
+    if (all.unsettled.any()) [[unlikely]]
         settle(all);
 }
 
@@ -365,6 +417,9 @@ void gives(const Calls& calls, CUstream stream, bool per_thread);
 
 // The driver's default stream was given something that may be any client's.
 void gave_legacy();
+
+// This thread is a client; -1: none.
+void become(int index);
 
 // The entry of a stream, made for this client if there is none; nullptr where there is no room for more.
 // `is_default`: of a client, and so none of those that are ordered with one.
@@ -419,6 +474,8 @@ class Doing {
 // Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
 CUresult flush(Client& client);
 void flush_others(const Client* client);  // of all but this one, without the rule
+CUresult take_error(Client& client);      // of a queued operation
+CUresult error_of_before();               // the same of the client that this thread was
 bool is_queued(const Client& client, CUstream stream);
 bool is_queued(CUevent event);
 // Another process may wait for it: its record is never queued from now on.
@@ -428,6 +485,7 @@ bool is_shared(CUevent event);
 void await_event(const Client* client, CUevent event);
 void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
 void await_events_of_others(const Client* client);                // of whichever
+bool has_legacy(Client& client, const Calls& calls);
 void await_legacy(Client& client, const Calls& calls);
 // Of the default streams that clients have in the current context: whether they are done, or when they are.
 CUresult of_defaults(const Calls& calls, bool waits);
@@ -435,13 +493,27 @@ void order_default(Client& client, const Calls& calls, CUstream stream);
 void order_flushed(Client& client, const Calls& calls, CUstream stream);  // before work that is never queued
 void stretch_ended(Client& client, bool all);
 
-// All of the client's streams in the current context, one after the other.
-CUresult synchronize(Client& client, const Calls& calls, bool& known);
+// Whether all that the client's threads gave in the current context is on streams that are known as its; then: waits
+// for them, one after the other.
+bool knows_streams(Client& client, const Calls& calls);
+CUresult synchronize(Client& client, const Calls& calls);
+
+// Else all of the context is waited for.
+class WholeContext {
+  public:
+    WholeContext(Client& client, const Calls& calls);
+    void is_idle();
+
+  private:
+    Client& client_;
+    std::array<std::uint64_t, 2> given_;
+    CUcontext context_ = nullptr;
+};
 
 int priority_of(const Client& client, const Calls& calls);
 void made_stream(const Client& client, const Calls& calls, CUstream stream);
+void made_between(const Calls& calls, CUstream stream);  // by a thread that was a client, and may be one again
 void forget_stream(CUstream stream);
-void forget_streams(Engine& all);  // but the clients' default streams
 void use_per_thread(Client& client);
 void order_per_thread(Client& client, const Calls& calls);
 void follow_first(const Calls& calls);

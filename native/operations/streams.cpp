@@ -50,12 +50,12 @@ bool bring_together(const Calls& calls, CUcontext context) {
 
 }  // namespace
 
-void unsettle(Engine& all) { all.unsettled.fetch_add(1); }
+void unsettle(Engine& all) { all.unsettled.give(); }
 
 void settle(Engine& all) {
     if (all.left.load()) return;
     const Held held(all.asking);  // no capture begins, and no context ends
-    const std::uint64_t until = all.unsettled.load();
+    const std::uint64_t until = all.unsettled.given();
     bool whole = true;
     const auto each = [&](const auto& visit) {
         for (Client& client : all.all)
@@ -72,7 +72,7 @@ void settle(Engine& all) {
             if (of == context) other.settled.store(until);
         });
     });
-    if (whole) all.settled.store(until);
+    if (whole) all.unsettled.is_done(until);
 }
 
 void gives(Engine& all, const Stream* stream, bool per_thread) {
@@ -86,10 +86,13 @@ void gives(const Calls& calls, CUstream stream, bool per_thread) {
     static constinit thread_local CUstream loose = nullptr;  // is none that is ordered, as long as none has ended
     static constinit thread_local std::uint64_t gone = 0;
     const Engine& all = here();
+    const bool own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread);
+    if (is_default(stream) && !own) return;
+    gave_elsewhere = true;
     if (gave_as == kNone || all.processes) return;
-    if (stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread)) return change_hands(kNone);
+    if (own) return change_hands(kNone);
     const std::uint64_t now = all.gone.load(kRelaxed);
-    if (is_default(stream) || (stream == loose && gone == now)) return;
+    if (stream == loose && gone == now) return;
     unsigned flags = CU_STREAM_DEFAULT;
     if (calls.cuStreamGetFlags != nullptr) calls.cuStreamGetFlags(stream, &flags);
     if ((flags & CU_STREAM_NON_BLOCKING) == 0) return change_hands(kNone);
@@ -192,6 +195,11 @@ void made_stream(const Client& client, const Calls& calls, CUstream stream) {
     entry_of(here(), client, calls, stream, client.index);
 }
 
+void made_between(const Calls& calls, CUstream stream) {
+    Engine& all = here();
+    if (!all.processes && own_client > 0) made_stream(all.all[own_client - 1], calls, stream);
+}
+
 void forget_stream(CUstream stream) {
     Engine& all = here();
     all.gone.fetch_add(1);
@@ -210,16 +218,6 @@ void forget_stream(CUstream stream) {
     if (event != nullptr && calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
 }
 
-void forget_streams(Engine& all) {
-    const Held held(all.streaming);
-    all.streams.each([&](const void* key, Stream& stream) {
-        Client& user = all.all[stream.user & 15];
-        if (default_in(user, stream.part) == stream.handle) return;
-        if (stream.blocking) user.blocking.fetch_sub(1);
-        all.streams.remove(key);
-    });
-}
-
 void forget_context(CUcontext context) {
     Engine& all = here();
     all.kernels.forget();
@@ -229,6 +227,10 @@ void forget_context(CUcontext context) {
         for (Client::Default& one : client.defaults) {
             if (one.context.load(kRelaxed) == context) one.context.store(nullptr, std::memory_order_release);
         }
+    }
+    for (Client& client : all.all) {
+        client.legacy.forget(context);
+        client.context.forget(context);
     }
     for (Engine::Followed& one : all.followed) {
         if (one.context.load() != context) continue;
@@ -382,14 +384,32 @@ void order_default(Client& client, const Calls& calls, CUstream stream) {
     order(client, there, calls);
 }
 
-CUresult synchronize(Client& client, const Calls& calls, bool& known) {
-    Engine& all = here();
-    known = !all.processes && client.per_thread.load() == 0;
-    if (!known) return CUDA_SUCCESS;
+bool has_legacy(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    return client.legacy.any(context);
+}
+
+void await_legacy(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    if (!client.legacy.any(context)) return;
+    const std::uint64_t given = client.legacy.given();
+    calls.cuStreamSynchronize(CU_STREAM_LEGACY);
+    client.legacy.is_done(given, context);
+}
+
+bool knows_streams(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    return !here().processes && client.per_thread.load() == 0 && !client.context.any(context);
+}
+
+CUresult synchronize(Client& client, const Calls& calls) {
     CUcontext context = nullptr;
     calls.cuCtxGetCurrent(&context);
     CUresult result = CUDA_SUCCESS;
-    all.streams.each([&](const void*, Stream& stream) {
+    here().streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.context != context && stream.part != context)) return;
         const CUresult one = calls.cuStreamSynchronize(stream.handle);
         if (result == CUDA_SUCCESS) result = one;
@@ -398,13 +418,16 @@ CUresult synchronize(Client& client, const Calls& calls, bool& known) {
     return result;
 }
 
-void await_legacy(Client& client, const Calls& calls) {
-    const std::uint64_t given = client.legacy.load();
-    std::uint64_t done = client.legacy_done.load();
-    if (done >= given) return;
-    calls.cuStreamSynchronize(CU_STREAM_LEGACY);
-    while (done < given && !client.legacy_done.compare_exchange_weak(done, given)) {
-    }
+WholeContext::WholeContext(Client& client, const Calls& calls)
+    : client_(client), given_{client.context.given(), client.legacy.given()} {
+    calls.cuCtxGetCurrent(&context_);
+    if (client.context.any(context_)) flush_others(&client);  // its threads may have been other clients
+}
+
+void WholeContext::is_idle() {
+    gave_elsewhere = false;
+    client_.context.is_done(given_[0], context_);
+    client_.legacy.is_done(given_[1], context_);
 }
 
 }  // namespace runlist::operations

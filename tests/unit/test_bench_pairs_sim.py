@@ -57,6 +57,15 @@ def test_a_program_that_waits_for_its_host_only_while_the_background_is_off_keep
     assert ours.p50 < 30 * alone.p50  # what queued up in the first half of a second is late
 
 
+def test_slices_for_requests_as_long_as_a_window_stay_and_cost_what_they_may() -> None:
+    """What happens while nobody looks counts, too: it was taken for idleness, and slices became too short for it."""
+    spec = TenantSpec("p", TaskClass.LATENCY, kernel_us=(40.0,) * 1_000, host_us=225.0, wait_every=40, tells=True)
+    program = pairs.Program(spec, pairs.steady, load=0.4)
+    default, ours = (pairs.simulate(program, BACKGROUNDS["products"], WAYS[name], 9.0) for name in (DEFAULT, AUTO))
+    assert [each for _, each in ours.ways] == [Way.SWITCH, Way.SLICE]
+    assert ours.batch > 0.92 * default.batch
+
+
 @pytest.mark.parametrize("program", ["callbacks", "fft"])
 def test_a_program_that_tells_nothing_and_waits_for_each_piece_does_not_fall_behind_for_ever(program: str) -> None:
     untold = replace(PROGRAMS[program], spec=replace(PROGRAMS[program].spec, tells=False))

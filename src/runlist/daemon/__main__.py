@@ -313,6 +313,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
         limit.say_left_out()
         with _going_on():
             calm = not daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            daemon.gpus.look_beside()
             told = daemon.kernel.check() and told
             calm &= told
             files, due = not told or comes(TOLD_EVERY_S), comes(SLICES_EVERY_S)

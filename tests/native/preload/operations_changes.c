@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #include "busy.h"
 
@@ -180,6 +181,119 @@ static void moves(void) {
     stops();
 }
 
+/* A client waits for all that its thread gave before it was one, or as another one, to streams that are not its own. */
+static void awaits(void) {
+    CUstream nobodys, anothers;
+    make_context();
+    MUST(cuStreamCreate(&nobodys, CU_STREAM_NON_BLOCKING));
+    for (int turn = 0; turn < 4; ++turn) {
+        if (turn == 2) becomes(-1);
+        if (turn == 3) {
+            becomes(0);
+            MUST(cuStreamCreate(&anothers, CU_STREAM_NON_BLOCKING));
+        }
+        blocks(turn == 3 ? anothers : nobodys);
+        if (turn < 2) starts(2);
+        becomes(1);
+        opens_soon();
+        MUST(cuCtxSynchronize());
+        printf("%u\n", *(volatile uint32_t*)flag_here);
+        is_opened();
+        if (turn == 0) stops();
+    }
+}
+
+static void waits_here(void* unused) {
+    (void)unused;
+    while (*(volatile uint32_t*)flag_here == 0) usleep(1000);
+}
+
+/* What is waited for in one context is not in another one. */
+static void contexts(void) {
+    CUcontext another;
+    make_context();
+    starts(2);
+    MUST(cuCtxCreate(&another, NULL, 0, 0));
+    MUST(cuLaunchHostFunc(NULL, waits_here, NULL));
+    becomes(1);
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuStreamSynchronize(NULL));
+    MUST(cuCtxSetCurrent(another));
+    opens_soon();
+    MUST(cuStreamSynchronize(NULL));
+    printf("%u\n", *(volatile uint32_t*)flag_here);
+    MUST(pthread_join(opener, NULL));
+}
+
+/* A child of fork is no client before it says so. */
+static void children(void) {
+    starts(3);
+    becomes(2);
+    const pid_t child = fork();
+    if (child == 0) {
+        starts(3);
+        make_context();
+        two_buffers();
+        fills(memory, 5, NULL);
+        MUST(cuStreamSynchronize(NULL));
+        printf("%u %d\n", word_of(memory), plain() ? 0 : (int)counted(2).launched);
+        fflush(stdout);
+        _Exit(0);
+    }
+    int status;
+    must(waitpid(child, &status, 0) != child || status != 0, "child");
+}
+
+/* What was refused of what was queued is told also when there are no clients any more. */
+static void refused(void) {
+    make_context();
+    two_buffers();
+    starts(2);
+    is_client(1);
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    if (!plain()) (void)busy();
+    uint64_t count = kWords;
+    uint32_t value = 5;
+    void* parameters[] = {&memory, &value, &count};
+    CUresult result = cuLaunchKernel(fill, kWords / 256, 1, 1, 256, 1, 1, 100 << 10, own, parameters, NULL);
+    stops();
+    if (result == CUDA_SUCCESS) result = cuStreamSynchronize(own);
+    printf("%d %d\n", result, cuStreamSynchronize(own));
+    opens();
+}
+
+/* Streams stay their makers' from run to run: another thread gives them work in order with the maker's default stream.
+ */
+static CUstream helped;
+
+static void* helps(void* unused) {
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, helped));
+    return NULL;
+}
+
+static void helpers(void) {
+    pthread_t thread;
+    make_context();
+    two_buffers();
+    starts(2);
+    becomes(1);
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+        if (turn == 0) MUST(cuStreamCreate(&helped, CU_STREAM_DEFAULT));
+        stops();
+        if (turn == 1) MUST(cuStreamCreate(&helped, CU_STREAM_DEFAULT));
+        starts(2);
+        gives(NULL, 5 + turn);
+        MUST(pthread_create(&thread, NULL, helps, NULL));
+        MUST(pthread_join(thread, NULL));
+        opens_soon();
+        MUST(cuStreamSynchronize(helped));
+        is_opened();
+        printf("%u\n", word_of(second));
+    }
+}
+
 /* A context ends while there are no clients, and the next one may be known by the same name. */
 static void ended(void) {
     for (uint32_t turn = 0; turn < 3; ++turn) {
@@ -311,6 +425,11 @@ int main(int count, char** words) {
     if (!strcmp(act, "joined")) joined();
     if (!strcmp(act, "moves")) moves();
     if (!strcmp(act, "ended")) ended();
+    if (!strcmp(act, "awaits")) awaits();
+    if (!strcmp(act, "helpers")) helpers();
+    if (!strcmp(act, "contexts")) contexts();
+    if (!strcmp(act, "children")) children();
+    if (!strcmp(act, "refused")) refused();
     if (!strcmp(act, "slow")) slow();
     if (!strcmp(act, "late stop")) late(true);
     if (!strcmp(act, "late start")) late(false);

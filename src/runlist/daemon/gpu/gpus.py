@@ -61,8 +61,9 @@ class Gpus:
             accounting = Accounting(gpu, choice.source, choice.refusals, partial(self._open_again, gpu))
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(
-                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
-            )
+                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator,
+                self._plane.watch_paths(),
+            )  # fmt: skip
         return self._schedulers[gpu]
 
     def _open_again(self, gpu: str) -> Future[Choice]:
@@ -158,6 +159,11 @@ class Gpus:
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)
         return any(scheduler.accounting.in_use for scheduler in self._schedulers.values())
+
+    def look_beside(self) -> None:
+        """See which other daemons have tasks on the same GPUs."""
+        for scheduler in self._schedulers.values():
+            scheduler.look_beside()
 
     def close(self) -> None:
         """Stop the timers."""

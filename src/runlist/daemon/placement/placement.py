@@ -180,11 +180,11 @@ class Placement:
         self.limit_memory(root, pid, found)
         return managed
 
-    def class_of_new(self, pid: int, root: Root, match: Match | None = None) -> TaskClass:
-        """The class that a process of a tree will have on a GPU, by the rules' answer where that is known already.
-        Raises UsageError for bad settings.
+    def class_of_new(self, pid: int, root: Root | None, match: Match | None = None) -> TaskClass:
+        """The class that a process of a tree, or of none yet, will have on a GPU, by the rules' answer where that is
+        known already. Raises UsageError for bad settings.
         """
-        asked = _asked_for(pid, root, _asked_before(pid, root))
+        asked = {} if root is None else _asked_for(pid, root, _asked_before(pid, root))
         found = self.settings_of(pid, asked) if match is None else self._given(match, asked)
         return apply_changes(found.changes).task_class
 

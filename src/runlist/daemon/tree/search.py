@@ -291,6 +291,10 @@ class Search:
             self._left_alone = {(pid, start) for pid, start in self._left_alone if start and start_of(pid) == start}
             self._most_left_alone = max(LEFT_ALONE, 2 * len(self._left_alone))
 
+    def is_left_alone(self, pid: int) -> bool:
+        """Whether a user had it put back, whatever the rules say."""
+        return bool(self._left_alone) and (pid, start_of(pid)) in self._left_alone
+
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
         listed = await asyncio.to_thread(self._placement.gpu_pids)  # 14 ms beside two H200
@@ -312,8 +316,7 @@ class Search:
 
     def _name_by_rule(self, pid: int) -> None:
         try:
-            left_alone = (pid, start_of(pid)) in self._left_alone
-            if not left_alone and self._placement.settings_of(pid, {}).rule:
+            if not self.is_left_alone(pid) and self._placement.settings_of(pid, {}).rule:
                 root = self._processes.add_root(pid, {}, by_rule=True)
                 root.old = True
                 if pid in self._placement.foretold:

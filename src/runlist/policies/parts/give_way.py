@@ -42,12 +42,13 @@ IN_VAIN_S = 1.0
 
 KEEPS_UP = 0.7
 """Who is busy for more than this part of the time beside slices falls behind by them."""
-STEADY = 1 / 3
-"""How much a window counts for the length of slices, beside what was before: there may be a dozen requests in it. Time
-in which nobody works counts as well: the budget is a part of all time.
+STEADY = 1 / 6
+"""How much a window counts for the length of slices, beside what was before: there may be a dozen requests in it, or a
+part of one. Time in which nobody works counts as well: the budget is a part of all time.
 """
 
-MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 1_100.0
+"""Each wait is longer by a part of a slice, and for who is busy most of the time that comes back as a queue."""
 WORTH_BEGINNING = 2.0
 """Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2
@@ -139,9 +140,9 @@ class GiveWay:
         self._no_slices_untold = Rest(LOOK_S)  # for who was found to wait for each piece beside them, and does not tell
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._fast = NOTHING  # the last window at tiny slices
-        self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
+        self._counted = 0.0  # how much of what is to be known by now is: the next two are to be divided by it
+        self._demand = 0.0  # what switches cost beside slices, times how long these and a switch are
         self._waits_cost = 0.0  # what switches for waits cost
-        self._tuned = -NEVER  # when slices were tuned, or begun
         self._doubts = 0  # windows in a row in which the way did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -177,7 +178,7 @@ class GiveWay:
         asked = {} if asked is None else asked
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
-            self._foreground, self._seen = frozenset(), NOTHING
+            self._foreground, self._seen, self._before = frozenset(), NOTHING, {}
             self._requests.clear()
             return Manner(off_until=max(asked.values(), default=None))
         self._meet([task for task in foreground if task.key not in self._known], foreground, now)
@@ -232,7 +233,7 @@ class GiveWay:
             return
         self._known.update(task.key for task in newcomers)
         if self._foreground.isdisjoint(task.key for task in foreground):
-            self._is_open = False
+            self._is_open, self._before = False, {}
             self._start_afresh()
         elif self._is_open:
             self._before |= {task.key: task for task in newcomers}
@@ -250,6 +251,8 @@ class GiveWay:
                 return
             self._conclude(window, now)
             works = window.gaps > 0 or self._requests.any_busy
+        elif self._before and now > self._opened:
+            self._count(window_of(foreground, background, self._before, now - self._opened))
         self._foreground = frozenset(task.key for task in foreground)
         self._before = {task.key: task for task in (*foreground, *background)}
         self._opened, self._is_open, self._worth_a_look = now, works, False
@@ -259,8 +262,9 @@ class GiveWay:
 
     def _conclude(self, window: Window, now: float) -> None:
         self._seen = window
+        self._count(window)
         if self._asked == Way.SLICE:
-            self._tune(window, now)
+            self._tune(window)
         if self._asked != AUTO:
             return
         choose: dict[Way, Callable[[Window, float], Way]] = {
@@ -272,7 +276,6 @@ class GiveWay:
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look.begin(now)
-                self._tuned = now
                 if now - self._since >= IN_VAIN_S:
                     self._stays_s = 0.0
                 elif self._gave_up:
@@ -344,35 +347,30 @@ class GiveWay:
             return Way.SWITCH
         if self._doubts:
             return Way.SLICE
-        self._tune(window, now)
+        self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
-    def _tune(self, window: Window, now: float) -> None:
+    def _tune(self, window: Window) -> None:
         """Slices so long that switches cost what is aimed at; waits take some of that, and leave some. Who works for
         half of the time may have them cost twice as much meanwhile.
         """
-        given_s = self._given_us / 1e6
-        demand, waits_cost = window.by_slices(given_s) * (given_s + SWITCH_S), window.waiting * SWITCH_S
-        if self._demand is None and window.gaps:
-            self._demand, self._waits_cost = demand, waits_cost
-        elif self._demand is not None:
-            since = now - self._tuned
-            before, newest = _weight(since), 1 - _weight(min(since, window.length_s))
-            self._demand = before * self._demand + newest * demand
-            self._waits_cost = before * self._waits_cost + newest * waits_cost
-        self._tuned = now
-        if self._demand is not None:
-            aim = max(FADES * self._budget, AIMED_AT * self._budget - self._waits_cost)
-            wanted_s = min(self._demand / aim - SWITCH_S, window.longest_s, self._fast.longest_s)
+        if self._counted:
+            aim = max(FADES * self._budget, AIMED_AT * self._budget - self._waits_cost / self._counted)
+            wanted_s = min(self._demand / self._counted / aim - SWITCH_S, window.longest_s, self._fast.longest_s)
             self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, 1e6 * wanted_s))
         if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
             self._given_us = round(self._slice_us)
 
-
-def _weight(since_s: float) -> float:
-    """What was so long ago counts by this part."""
-    return float((1 - STEADY) ** (since_s / WINDOW_S))
+    def _count(self, window: Window) -> None:
+        """Keep what switches cost, as a mean over time in which what is old counts less and less."""
+        if self.way is Way.REQUEST:
+            return
+        slice_s = self._given_us / 1e6 if self.way is Way.SLICE else 0.0
+        before = (1 - STEADY) ** (window.length_s / WINDOW_S)
+        self._counted = before * self._counted + (1 - before)
+        self._demand = before * self._demand + (1 - before) * window.by_slices(slice_s) * (slice_s + SWITCH_S)
+        self._waits_cost = before * self._waits_cost + (1 - before) * window.waiting * SWITCH_S
 
 
 def _has_slices(window: Window, margin: float = 1.0) -> bool:

@@ -130,10 +130,14 @@ bool is_hooking() {
     return region::quota.on() || scheduling.load(std::memory_order_relaxed);
 }
 
+int region_fd() { return region::quota.on() ? region::quota.region().fd() : -1; }
+
 void client_made(int control_fd, std::uint32_t client) {
-    join(control_fd, client, region::quota.on() ? region::quota.region().fd() : -1);
+    join(control_fd, client, region_fd());
     region::quota.enforce(region::kMemory);
 }
+
+void client_works(int control_fd, std::uint32_t client) { join_again(control_fd, client, region_fd()); }
 
 operations::Telling told_in() {
     region::Slot* slot = region::quota.on() ? region::quota.own_slot() : nullptr;
@@ -165,7 +169,7 @@ __attribute__((constructor)) void loaded() {
 
 }  // namespace
 
-constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made};
+constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made, .works = client_works};
 
 constinit const activity::OnWork activity::on_work = runlist::say_work;
 constinit const activity::OnAnnouncement activity::on_announcement = announced;
@@ -191,3 +195,9 @@ constinit const resolve::Substitutes resolve::substitutes{
 };
 
 }  // namespace runlist
+
+// The address sanitizer asks for this by name, and ends a program in which a preloaded library comes before its own
+// (GCC's default, and clang's -shared-libasan). It is told not to: its functions call ours, as any library's would.
+extern "C" [[gnu::used, gnu::visibility("default")]] const char* __asan_default_options() {
+    return "verify_asan_link_order=0";
+}

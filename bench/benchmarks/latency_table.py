@@ -59,7 +59,7 @@ ROWS = (
     Row("MPS, client priority", options=_EVERY_4_MS, mps={"CUDA_MPS_CLIENT_PRIORITY": "1"}),
     Row("LC MAKE_REALTIME", (_control("realtime", "on"),)),
 )
-"""CTA preemption is not here: its figure hangs on the phase of the batch job's blocks."""
+"""CTA preemption is not here: its figure depends on the phase of the batch job's blocks."""
 
 
 def measure(rows: tuple[Row, ...] = ROWS) -> list[Figure]:

@@ -17,6 +17,7 @@ from bench.harness.pair_figures import figures, summary
 from bench.harness.pair_run import FAILURES, Measured, PairRun
 from runlist.demo import picture
 from runlist.errors import RunlistError
+from runlist.planes.nvidia import nvml
 from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.options import positive, positive_int
 
@@ -41,7 +42,9 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     """Each pair in turn. One whose programs fail, or are not installed here, is left out with a note."""
-    device = choose_driver().name
+    driver = choose_driver()
+    with nvml.session(driver):
+        device, gpus = driver.name, len(nvml.gpus())
     configurations = pair_programs.configurations(options.configurations)
     console = Console(width=140)
     found: list[Measured] = []
@@ -57,7 +60,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         programs = pair_programs.PROGRAMS[device]
         run = PairRun(programs, client, server, options.load)
         for pair in pair_programs.pairs(options.pairs or pair_programs.PAIRS[device]):
-            missing = _missing(pair, device)
+            missing = _missing(pair, device, gpus)
             if not missing and options.budget is not None and time.monotonic() - began > options.budget:
                 missing = f"time: {options.budget:g} s were given"
             if missing:
@@ -82,12 +85,12 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     return [figure for measured in found for figure in figures(measured)] + summary(found, left_out)
 
 
-def _missing(pair: pair_programs.Pair, device: str) -> str:
+def _missing(pair: pair_programs.Pair, device: str, gpus: int) -> str:
     programs = pair_programs.PROGRAMS[device]
     for name in (pair.latency, pair.batch):
         if name not in programs:
             return f"a real GPU for {name}"
-        if missing := programs[name].missing:
+        if missing := programs[name].missing(device, gpus):
             return missing
     return ""
 

@@ -10,6 +10,8 @@ from bench.harness import jobs
 from bench.harness.contexts import contexts_of, put_back
 from bench.harness.figures import AT_MOST, Figure, rounded
 from bench.harness.gpu_log import GpuLog
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.planes.nvidia.switch_log import SwitchLog
 from runlist.workloads.process import WorkloadProcess
 
 REPEATS = 3
@@ -89,7 +91,21 @@ def _read_at(pace: float, pids: list[int]) -> dict[str, Any]:
         span = log.span(began_ns)
         return {
             "% of a core": round(used / elapsed * 100, 4),
+            "of that by the driver": _flush_at(pace, log.uuid),
             "switches/s": round(span.switches() / elapsed, 1),
             "held": rounded([span.held(pid) for pid in pids]),
             "records lost": log.dropped,
         }
+
+
+def _flush_at(pace: float, uuid: str) -> float:
+    """What the driver's part of readings takes at this pace, in % of a core."""
+    log = SwitchLog.open(choose_driver(), uuid)
+    try:
+        began, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() < began + COST_S:
+            time.sleep(pace)
+            log.flush()
+        return round((time.process_time() - cpu) / (time.perf_counter() - began) * 100, 4)
+    finally:
+        log.close()

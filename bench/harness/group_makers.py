@@ -25,7 +25,6 @@ _CLIENTS = 0xC1D00000
 PER_CHILD = 20
 _SETTLE_S = 0.5
 _USER = 60_000
-_MOST_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bench.frameworks import ranks
 from bench.harness import library
+from bench.harness.benchmark import Needs
 from runlist import interpreter
 from runlist.workloads.batch import KERNEL_MS
 
@@ -36,6 +37,7 @@ class Program:
     load: float | None = None
     gpu_us: float | None = None
     tells_gpu_time: bool = False
+    gpus: int = 1
 
     def command(self, *arguments: str) -> list[str]:
         """The words that start it."""
@@ -43,11 +45,9 @@ class Program:
             return interpreter.command(*self.words, *arguments)
         return [sys.executable, "-m", *self.words, *arguments]
 
-    @property
-    def missing(self) -> str:
-        """What is not installed here; empty when all is."""
-        lacking = [each for each in self.modules if importlib.util.find_spec(each) is None]
-        return ", ".join(f"the Python module {each}" for each in lacking)
+    def missing(self, device: str, gpus: int) -> str:
+        """What is not here, on this device with so many GPUs; empty when all is."""
+        return Needs(gpus=self.gpus, modules=self.modules).missing(device, gpus)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ def _spinning(name: str, steps: int, kernel_us: float, *options: str, load: floa
     return Program(name, (*words, *options), workload=True, load=load, gpu_us=steps * kernel_us)
 
 
-def _served(name: str, module: str, *modules: str, load: float | None = None, tells_gpu_time: bool = True) -> Program:
+def _served(
+    name: str, module: str, *modules: str, load: float | None = None, tells_gpu_time: bool = True, gpus: int = 1
+) -> Program:
     words = (f"bench.frameworks.{module}", name)
-    return Program(name, words, modules=modules, load=load, tells_gpu_time=tells_gpu_time)
+    return Program(name, words, modules=modules, load=load, tells_gpu_time=tells_gpu_time, gpus=gpus)
 
 
 def _bursts(name: str, kernel_ms: float, burst: int) -> Program:
@@ -103,6 +105,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         _served("http", "http_latency", "torch", "aiohttp"),
         _served("matmul", "torch_batch", "torch", tells_gpu_time=False),
         _served("bert-large", "torch_batch", "torch", tells_gpu_time=False),
+        _served("data-parallel", "torch_batch", "torch", tells_gpu_time=False, gpus=ranks.COUNT),
         _SMALL,
     ),
     "emulated": _named(
@@ -132,12 +135,13 @@ LATENCY = (
     "fft",
     "http",
 )
-BATCH = ("matmul", "bert-large", "small-kernels")
+BATCH = ("matmul", "bert-large", "data-parallel", "small-kernels")
 
 PAIRS: Mapping[str, str] = {
     "nvidia": "token-loop+matmul,eager-llm+matmul,resnet+matmul,graph+matmul,prepared-graph+matmul,hinted-graph+matmul,"
     "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,jax-short+matmul,lookup+matmul,fft+matmul,"
-    "token-loop+bert-large,token-loop+small-kernels,token-loop+matmul*8",
+    "token-loop+bert-large,token-loop+small-kernels,token-loop+matmul*8,"
+    "graph+data-parallel",
     "emulated": "token-loop+matmul,eager-llm+matmul,kernel+matmul,prepared-graph+matmul,hinted-graph+matmul",
 }
 

@@ -10,21 +10,15 @@ from typing import Any
 import msgspec
 
 from bench import ROOT
+from bench.harness.figures import Figure
 
 FOLDER = ROOT / "docs" / "results"
 
 
-class KeptFigure(msgspec.Struct, frozen=True):
+class KeptFigure(Figure, frozen=True):
     """A figure as a file has it, with the benchmark that measured it."""
 
-    name: str
-    value: float
-    relation: str = ""
-    target: float | None = None
-    unit: str = ""
-    met: bool | None = None
     benchmark: str = ""
-    details: Mapping[str, Any] = {}
 
     def find(self, keys: Sequence[str]) -> Any:
         """What the details have at a path: a key each, or what a `configuration` of a list is called. Raises KeyError

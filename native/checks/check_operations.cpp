@@ -261,7 +261,7 @@ void restarts() {
     for (int stream = 1; stream < 3; ++stream) {
         threads.emplace_back([&, stream] {
             for (std::uint64_t& round = counts[stream]; !ended.load(); ++round) {
-                if (engine.load()->on.load()) {
+                if (engine.load()->runs()) {
                     launch(engine.load()->all[stream], {stream, round}, Kind::kKernel);
                 } else {
                     take({stream, round});

@@ -89,7 +89,8 @@ inline CUresult take(const Piece& piece) {
 inline CUresult run_piece(const Record& record) { return take(*static_cast<const Piece*>(record.rest())); }
 
 inline void launch(Client& client, const Piece& piece, Kind kind) {
-    Doing doing(client, kCalls, kind, stream_at(piece.stream), false, nullptr);
+    const Call made;
+    Doing doing(made, client, kCalls, kind, stream_at(piece.stream), false, nullptr);
     if (!doing.goes_now()) {
         if (Record* record = doing.reserve(sizeof(Piece) + piece.number % 500)) {
             std::memcpy(record->rest(), &piece, sizeof(piece));

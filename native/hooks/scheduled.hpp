@@ -172,21 +172,46 @@ inline bool has_graph_events(unsigned what) {
     return (operations::graph_events.load(std::memory_order_relaxed) & what) != 0;
 }
 
+// The event that a launch records by an attribute; nullptr for none.
+inline CUevent event_of(const CUlaunchAttribute& attribute) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) return attribute.value.programmaticEvent.event;
+#if CUDA_VERSION >= 12030
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) return attribute.value.launchCompletionEvent.event;
+#endif
+    return nullptr;
+}
+
+// What records events does so after others whose records are still queued, and what waits for some after what they are
+// of.
+template <How how, typename... Arguments>
+[[gnu::always_inline]] inline void await_records_of_others(const operations::Client* client, Arguments... arguments) {
+    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    if constexpr (how == How::kGraph) {
+        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
+            operations::flush_others(client);
+        if (has_graph_events(operations::kGraphRecords)) [[unlikely]]
+            operations::await_events_of_others(client);
+    }
+    if constexpr (how == How::kKernel && kTakes<const CUlaunchConfig*, Arguments...>) {
+        const auto* config = first_of<const CUlaunchConfig*>(arguments...);
+        if (config == nullptr || config->attrs == nullptr) return;
+        for (unsigned index = 0; index < config->numAttrs; ++index) {
+            if (const CUevent event = event_of(config->attrs[index])) operations::await_event_of_others(client, event);
+        }
+    }
+}
+
 // Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
-[[gnu::always_inline]] inline CUresult do_work(operations::Client& client, const operations::Calls& calls, int row,
-                                               bool per_thread, CUstream named, CUresult (*real)(Arguments...),
-                                               Arguments... arguments) {
+[[gnu::always_inline]] inline CUresult do_work(const operations::Call& made, operations::Client& client,
+                                               const operations::Calls& calls, int row, bool per_thread, CUstream named,
+                                               CUresult (*real)(Arguments...), Arguments... arguments) {
     const CUstream stream = operations::stream_of(client, calls, named, per_thread);
     if (is_captured_now(row, stream)) {
         const operations::Inside inside;
         return call_on(stream, real, arguments...);
     }
-    if constexpr (how == How::kGraph) {
-        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
-            operations::flush_others(&client);
-    }
-    operations::Doing doing(client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
+    operations::Doing doing(made, client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
                             first_of<CUfunction>(arguments...));
     if constexpr (how == How::kKernel) {
         if (operations::is_logging()) doing.is_so_large(shape_of_launch(arguments...));
@@ -201,12 +226,12 @@ template <How how, typename... Arguments>
         doing.wait_for_turn();
     }
     const operations::Inside inside;
-    if constexpr (!kTakes<CUstream, Arguments...> && !kTakes<const CUlaunchConfig*, Arguments...>) {
-        if (!per_thread) client.legacy.store(true, std::memory_order_relaxed);
-    }
     doing.begin();
     const CUresult result = call_on(stream, real, arguments...);
     doing.end(result);
+    if constexpr (!kTakes<CUstream, Arguments...> && !kTakes<const CUlaunchConfig*, Arguments...>) {
+        if (!per_thread) client.legacy.give();
+    }
     return result;
 }
 
@@ -282,6 +307,25 @@ CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arg
     }
 }
 
+// When a call is over that may have given the driver's default stream something on a client's behalf.
+class GivesLegacy {
+  public:
+    explicit GivesLegacy(bool gives) : gives_(gives) {}
+    ~GivesLegacy() {
+        if (gives_) operations::gave_legacy();
+    }
+    GivesLegacy(const GivesLegacy&) = delete;
+    GivesLegacy& operator=(const GivesLegacy&) = delete;
+
+  private:
+    bool gives_;
+};
+
+// A call while there are no clients, but were: what they gave comes first, and what ends is heard of.
+template <How how, typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult between(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                              Arguments... arguments);
+
 // A call while clients share the GPU. One for all functions of a type and a way, as it is large.
 template <How how, typename... Arguments>
 [[gnu::noinline, gnu::cold]] CUresult schedule(CUresult (*real)(Arguments...), int row, bool per_thread,
@@ -289,6 +333,8 @@ template <How how, typename... Arguments>
     if (operations::inside || in_hook) return real(arguments...);
     const operations::Calls* whole = operation_calls(row);
     if (whole == nullptr) return real(arguments...);
+    const operations::Call made;
+    if (!made.runs()) return between<how>(real, row, per_thread, arguments...);
     const operations::Calls& calls = *whole;
     const CUstream named = Named(arguments...).stream;
     operations::Client* client = operations::client_of(named);
@@ -300,17 +346,19 @@ template <How how, typename... Arguments>
         if ((queued(arguments) || ...)) return CUDA_ERROR_NOT_READY;
         return real(arguments...);
     }
-    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    await_records_of_others<how>(client, arguments...);
     if constexpr (how == How::kTurn || how == How::kWait) {
         if constexpr (how == How::kWait) {
             if (client != nullptr) operations::flush(*client);
             operations::await_event(client, first_of<CUevent>(arguments...));
         }
-        if (client != nullptr) return do_work<how>(*client, calls, row, per_thread, named, real, arguments...);
+        if (client != nullptr) return do_work<how>(made, *client, calls, row, per_thread, named, real, arguments...);
     }
     constexpr bool kNamesStream = kTakes<CUstream, Arguments...> || kTakes<const CUlaunchConfig*, Arguments...>;
     const bool ordered_with_all = !kNamesStream || operations::is_default(named);
-    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent && how != How::kMakeStream);
+    const bool awaits_all = ordered_with_all && how != How::kAwaitEvent && how != How::kMakeStream;
+    operations::before(client, named, awaits_all);
+    const GivesLegacy legacy(client == nullptr && awaits_all);
     if constexpr (takes_others(how)) operations::flush_others(client);
     if constexpr (how == How::kEndEvent || how == How::kShareEvent) {
         const CUevent event = first_of<CUevent>(arguments...);
@@ -325,6 +373,8 @@ template <How how, typename... Arguments>
     }
     if constexpr (how == How::kAwaitEvent) operations::await_event(client, first_of<CUevent>(arguments...));
     if (client == nullptr) {
+        if constexpr (is_deferrable(how) || how == How::kTurn || how == How::kWait || how == How::kFlush)
+            operations::gives(calls, named, per_thread);
         if constexpr (how == How::kUnload) operations::forget_kernels();
         if constexpr (how == How::kEndStream) operations::forget_stream(named);
         if constexpr (how == How::kAwaitStream || how == How::kAskStream) {
@@ -339,7 +389,7 @@ template <How how, typename... Arguments>
     if constexpr (how == How::kAskStream) {
         const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
         if (operations::is_queued(*client, stream)) return CUDA_ERROR_NOT_READY;
-        if (stream != named && !per_thread && client->legacy.load(std::memory_order_relaxed)) {
+        if (stream != named && !per_thread && operations::has_legacy(*client, calls)) {
             const CUresult own = call_on(stream, real, arguments...);
             return own == CUDA_SUCCESS ? real(arguments...) : own;
         }
@@ -350,35 +400,39 @@ template <How how, typename... Arguments>
     {
         const operations::Inside inside;
         if constexpr (how == How::kMakeStream) {
-            const auto* made = first_of<CUstream*>(arguments...);
+            const auto* stream = first_of<CUstream*>(arguments...);
             result = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
-            if (result == CUDA_SUCCESS) operations::made_stream(client, calls, *made);
+            if (result == CUDA_SUCCESS) operations::made_stream(*client, calls, *stream);
             return result;
         }
         if constexpr (how == How::kUnload) operations::forget_kernels();
         if constexpr (how == How::kEndStream) operations::forget_stream(named);
-        bool known = false;
-        if constexpr (how == How::kAwaitContext) result = operations::synchronize(*client, calls, known);
-        if (!known) {
-            if constexpr (kNamesTwo<Arguments...>) {
-                result = call_on_each(*client, calls, per_thread, real, arguments...);
-            } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
-                const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
-                const bool mapped = stream != named && !per_thread;
-                const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
-                if (how == How::kFlush && !is_captured) {
-                    operations::order_flushed(*client, calls, stream);
-                } else if (mapped && !is_captured) {
-                    operations::order_default(*client, calls, stream);
-                }
-                result = call_on(stream, real, arguments...);
-                if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
-                    operations::follow_first(calls);
-                }
-                if (how == How::kAwaitStream && mapped) operations::await_legacy(*client, calls);
+        if constexpr (how == How::kAwaitContext) {
+            if (operations::knows_streams(*client, calls)) {
+                result = operations::synchronize(*client, calls);
             } else {
-                result = call_as_it_is<how>(row, real, arguments...);
+                operations::WholeContext whole(*client, calls);
+                result = real(arguments...);
+                if (result == CUDA_SUCCESS) whole.is_idle();
             }
+        } else if constexpr (kNamesTwo<Arguments...>) {
+            result = call_on_each(*client, calls, per_thread, real, arguments...);
+        } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
+            const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
+            const bool mapped = stream != named && !per_thread;
+            const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
+            if (how == How::kFlush && !is_captured) {
+                operations::order_flushed(*client, calls, stream);
+            } else if (mapped && !is_captured) {
+                operations::order_default(*client, calls, stream);
+            }
+            result = call_on(stream, real, arguments...);
+            if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
+                operations::follow_first(calls);
+            }
+            if (how == How::kAwaitStream && mapped) operations::await_legacy(*client, calls);
+        } else {
+            result = call_as_it_is<how>(row, real, arguments...);
         }
     }
     if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext) {
@@ -395,16 +449,44 @@ template <How how, typename... Arguments>
     const CUstream named = Named(arguments...).stream;
     const operations::Calls* calls = operation_calls(row);
     if (calls == nullptr) return real(arguments...);
+    const operations::Call made;
+    if (!made.runs()) return between<how>(real, row, per_thread, arguments...);
     operations::Client* client = operations::client_of(named);
     if (client == nullptr) {
         if (how == How::kRecord || operations::is_default(named))
             return schedule<how>(real, row, per_thread, arguments...);
         operations::before(nullptr, named, false);
-        if (how == How::kGraph && has_graph_events(operations::kGraphWaits)) operations::flush_others(nullptr);
+        operations::gives(*calls, named, false);
+        await_records_of_others<how>(nullptr, arguments...);
         return real(arguments...);
     }
-    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
-    return do_work<how>(*client, *calls, row, per_thread, named, real, arguments...);
+    await_records_of_others<how>(client, arguments...);
+    return do_work<how>(made, *client, *calls, row, per_thread, named, real, arguments...);
+}
+
+template <How how, typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult between(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                              Arguments... arguments) {
+    if (operations::inside || in_hook || operation_calls(row) == nullptr) return real(arguments...);
+    const operations::Call made;
+    if (made.runs()) return schedule<how>(real, row, per_thread, arguments...);
+    operations::settle_if_needed();
+    if constexpr (how == How::kEndStream) operations::forget_stream(Named(arguments...).stream);
+    if constexpr (how == How::kEndEvent) operations::forget_shared(first_of<CUevent>(arguments...));
+    if constexpr (how == How::kCapture || how == How::kEndContext || how == How::kEndGreen) {
+        const operations::Inside inside;
+        return call_as_it_is<how>(row, real, arguments...);
+    }
+    const CUresult result = real(arguments...);
+    if constexpr (how == How::kMakeStream)
+        if (result == CUDA_SUCCESS) operations::made_between(*operation_calls(row), *first_of<CUstream*>(arguments...));
+    if constexpr (how == How::kShareEvent)
+        if (result == CUDA_SUCCESS) operations::share_event(first_of<CUevent>(arguments...));
+    if constexpr (how == How::kOpenEvent)
+        if (result == CUDA_SUCCESS) operations::share_event(*first_of<CUevent*>(arguments...));
+    if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext)
+        if (result == CUDA_SUCCESS) return operations::error_of_before();
+    return result;
 }
 
 // Without such clients: nothing but the test, and no frame.
@@ -421,9 +503,10 @@ struct Scheduled<Behaviour, id, row, CUresult(Arguments...)> {
             else
                 return schedule<kHow<id>>(&Behaviour::call, row, kPerThread, arguments...);
         }
-        // Another thread may still be in a call of before the stop, and ask about the streams that are known.
-        if constexpr (kHow<id> == How::kEndStream)
-            if (operations::started()) operations::forget_stream(Named(arguments...).stream);
+        // Other processes may wait for an event also when there are clients at last.
+        constexpr bool kShares = kHow<id> == How::kShareEvent || kHow<id> == How::kOpenEvent;
+        if (operations::started() || (kShares && operations::prepare())) [[unlikely]]
+            return between<kHow<id>>(&Behaviour::call, row, is_per_thread(Function<id>::kName), arguments...);
         return Behaviour::call(arguments...);
     }
 };

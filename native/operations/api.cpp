@@ -15,7 +15,7 @@ using namespace runlist::operations;
 Engine* running() {
     surroundings.join();
     Engine* all = engine.load(std::memory_order_acquire);
-    return all != nullptr && all->on.load(std::memory_order_acquire) ? all : nullptr;
+    return all != nullptr && all->runs() ? all : nullptr;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ int rl_operations_client(int index) {
     const Engine* all = running();
     if (all == nullptr) return -ENOENT;
     if (index < -1 || index >= all->clients) return -EINVAL;
-    own_client = index + 1;
+    become(index);
     return 0;
 }
 

@@ -159,7 +159,7 @@ bool is_time_to_leave(Engine& all) {
     if (!has_first_ended()) return false;
     const long others = other_threads();
     if (others >= 0) return others == 0;
-    if (!all.on.exchange(false)) return true;  // for a round already: who was about to queue something has
+    if (!all.halt()) return true;  // for a round already: who was about to queue something has
     if (all.own == 0) all.page->first.rests();
     end_telling(all);
     return false;

@@ -27,8 +27,10 @@ bool fails_without_context(Kind kind) { return kind == Kind::kKernel || kind == 
 
 }  // namespace
 
-Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread, CUfunction function)
-    : client_(client),
+Doing::Doing(const Call& made, Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread,
+             CUfunction function)
+    : made_(made),
+      client_(client),
       work_{.calls = &calls, .kind = kind, .handle = stream, .per_thread = per_thread, .function = function} {
     Engine& all = here();
     work_.stream = entry_of(all, client, calls, stream, kNobody);
@@ -41,6 +43,7 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
         const int other = work_.stream->queued_by.load(kRelaxed) & 15;
         if (other != client.index) wait_until_done(all.all[other], all.all[other].queue.written(), true);
     }
+    gives(all, work_.stream, per_thread);
 }
 
 bool Doing::goes_now() {
@@ -57,8 +60,8 @@ bool Doing::goes_now() {
 Record* Doing::reserve(std::size_t bytes) {
     Engine& all = here();
     client_.writing.lock();  // who stops the scheduler takes it, too
-    auto* record =
-        !all.closed.load() ? static_cast<Record*>(reserve_for(all, client_, sizeof(Record) + bytes)) : nullptr;
+    void* place = !all.closed.load() && made_.is_of_now() ? reserve_for(all, client_, sizeof(Record) + bytes) : nullptr;
+    auto* record = static_cast<Record*>(place);
     if (record == nullptr) {
         client_.writing.unlock();
         return nullptr;
@@ -92,7 +95,7 @@ void Doing::commit(Record&, CUevent event) {
 void Doing::wait_for_turn() {
     Record* record = reserve(0);
     if (record == nullptr) {
-        if (here().closed.load()) wait_until_done(client_, client_.queue.written(), true);
+        if (here().closed.load() || !made_.is_of_now()) wait_until_done(client_, client_.queue.written(), true);
         return;
     }
     record->work.stream = nullptr;
@@ -106,6 +109,7 @@ void Doing::wait_for_turn() {
 
 void Doing::begin() {
     Engine& all = here();
+    if (!made_.is_of_now()) work_.stream = nullptr;  // it may be another one's entry by now
     if (client_.index == 0) {
         all.page->first.works(work_.cost);
         if (work_.per_thread) all.first_per_thread.store(1, std::memory_order_release);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/guest.hpp"
 #include "core/pages.hpp"
@@ -12,6 +13,8 @@ namespace runlist::operations {
 constinit std::atomic<Engine*> engine{nullptr};
 constinit thread_local int own_client = 0;
 constinit thread_local bool inside = false;
+constinit thread_local int gave_as = 0;
+constinit thread_local bool gave_elsewhere = false;
 constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
@@ -26,11 +29,19 @@ Engine& here() { return *engine.load(std::memory_order_acquire); }
 
 }  // namespace
 
+bool Engine::halt() {
+    unsettle(*this);
+    for (std::uint32_t now = turn.load(); runs(now);)
+        if (turn.compare_exchange_weak(now, now + 1)) return true;
+    return false;
+}
+
 // Before the driver ends: it is not to be asked then.
 void leave() {
     Engine* all = engine.load(std::memory_order_acquire);
-    if (all == nullptr || !all->on.load()) return;
-    all->on.store(false);
+    if (all == nullptr) return;
+    all->left.store(true);
+    if (!all->halt()) return;
     all->stopping.store(true);
     wake();
     for (int attempt = 0; attempt < 200 && !all->ended.load(std::memory_order_acquire); ++attempt) pause_ns(1'000'000);
@@ -72,6 +83,15 @@ class Change {
     bool alone_;
 };
 
+// Threads may have given any stream something.
+void gave_anything(Engine& all) {
+    unsettle(all);
+    for (Client& client : all.all) {
+        client.legacy.give();
+        client.context.give();
+    }
+}
+
 // Of a thread that goes on as a client meanwhile nothing is changed in its hands.
 void set_up(Engine& all, int clients) {
     all.clients.store(clients);
@@ -96,16 +116,14 @@ void set_up(Engine& all, int clients) {
             client.guess_ns = client.flew_ns = 0;
         }
         client.began_ns.store(0, kRelaxed);
-        client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
         client.mixes.store(false, kRelaxed);
-        client.legacy.store(true, kRelaxed);  // what its threads gave before they were clients
-        client.blocking.store(0, kRelaxed);
     }
     begin_telling(all);
     for (std::uint64_t old[64]; all.latencies.take(old, 64) == 64;) {
     }
-    forget_streams();  // who was stopped does not hear which are destroyed
+    all.kernels.forget();  // who was stopped does not hear which code is unloaded
+    gave_anything(all);    // before they were clients
 }
 
 }  // namespace
@@ -130,12 +148,13 @@ int start_threads(int clients) {
     Engine* all = make_engine();
     if (all == nullptr) return -ENOMEM;
     const Change change(*all);
-    if (!change || all->on.load()) return -EALREADY;
+    if (!change || all->runs()) return -EALREADY;
+    if (all->turn.load() == 0) own_client = 0;  // else of who forked
     if (all->page == nullptr) all->page = make_page();
     if (all->page == nullptr) return -ENOMEM;
     set_up(*all, clients);
     if (!start_dispatcher(*all)) return -EAGAIN;
-    all->on.store(true, std::memory_order_release);
+    all->turn.fetch_add(1);
     return 0;
 }
 
@@ -152,24 +171,25 @@ void start_process(const char* path, int client) {
         return;
     }
     set_up(*all, kClients);
-    if (start_dispatcher(*all)) all->on.store(true, std::memory_order_release);
+    if (start_dispatcher(*all)) all->turn.fetch_add(1);
 }
 
 // What is queued goes without the rule. Other threads may go on meanwhile: what they are about to queue is queued
 // before it is waited for, or goes at once behind it.
 int stop() {
     Engine* all = engine.load(std::memory_order_acquire);
-    if (all == nullptr || !all->on.load()) return -ENOENT;
+    if (all == nullptr || !all->runs()) return -ENOENT;
     if (all->processes) return 0;  // as long as the process
     const Change change(*all);
-    if (!change || !all->on.load()) return -ENOENT;
+    if (!change || !all->runs()) return -ENOENT;
     for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
     all->closed.store(true);
     for (Client& client : all->all) {
         const Held nobody_queues(client.writing);
     }
     for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
-    all->on.store(false);
+    all->halt();
+    settle(*all);
     all->stopping.store(true);
     wake();
     while (!all->ended.load(std::memory_order_acquire)) pause_ns(100'000);
@@ -183,7 +203,39 @@ Client* client_of(CUstream stream) {
     if (own_client > 0 && own_client <= all.clients) return &all.all[own_client - 1];
     if (is_default(stream)) return nullptr;
     const Stream* there = all.streams.find(stream);
-    return there != nullptr && there->maker >= 0 ? &all.all[there->maker] : nullptr;
+    return there != nullptr && there->maker >= 0 && there->maker < all.clients ? &all.all[there->maker] : nullptr;
+}
+
+void Call::came_between() {
+    gave_anything(here());
+    settle(here());
+}
+
+void gave_legacy() {
+    for (Client& client : here().all) client.legacy.give();
+}
+
+void become(int index) {
+    static constinit thread_local int before = 0;  // as which it was one at last
+    own_client = index + 1;
+    if (index < 0) return;
+    if (before != 0 && before != own_client) gave_elsewhere = true;
+    before = own_client;
+    if (gave_elsewhere) here().all[index].context.give();
+}
+
+void change_hands(int who) {
+    Engine& all = here();
+    const int before = std::exchange(gave_as, who);
+    if (before == 0) return;
+    if (before == kNone) {
+        wait_for_all();
+    } else {
+        Client& client = all.all[before - 1];
+        wait_until_done(client, client.queue.written(), true);
+    }
+    unsettle(all);
+    settle(all);
 }
 
 void wait_for_all() {
@@ -197,10 +249,7 @@ void wait_for_all() {
 
 void before(const Client* client, CUstream stream, bool ordered_with_all) {
     Engine& all = here();
-    if (client == nullptr && ordered_with_all) {
-        for (Client& one : all.all) one.legacy.store(true, kRelaxed);  // it may be given work on somebody's behalf
-        return wait_for_all();
-    }
+    if (client == nullptr && ordered_with_all) return wait_for_all();
     if (is_default(stream)) return;
     const Stream* there = all.streams.find(stream);
     if (there == nullptr || there->pending.load(std::memory_order_acquire) == 0) return;
@@ -224,9 +273,19 @@ CUresult flush(Client& client) {
         client.flushed.fetch_add(1, kRelaxed);
         wait_until_done(client, client.queue.written(), false);
     }
+    return take_error(client);
+}
+
+CUresult take_error(Client& client) {
     if (client.error.load(kRelaxed) == 0) [[likely]]
         return CUDA_SUCCESS;
     return static_cast<CUresult>(client.error.exchange(0));
+}
+
+CUresult error_of_before() {
+    Engine& all = here();
+    if (all.processes || own_client <= 0) return CUDA_SUCCESS;
+    return take_error(all.all[own_client - 1]);
 }
 
 void flush_others(const Client* client) {
@@ -250,6 +309,8 @@ bool is_queued(CUevent event) {
     const std::uint64_t word = there->load(std::memory_order_acquire);
     return all.all[word >> 56 & 15].queue.done() < (word & ((std::uint64_t{1} << 56) - 1));
 }
+
+bool prepare() { return make_engine() != nullptr; }
 
 void share_event(CUevent event) {
     Engine& all = here();
@@ -284,6 +345,12 @@ void await_event_of_others(const Client* client, CUevent event) {
     if (there == nullptr) return;
     const Client& owner = all.all[there->load(std::memory_order_acquire) >> 56 & 15];
     if (&owner != client) await_event(&all.all[0], event);
+}
+
+void await_events_of_others(const Client* client) {
+    here().events.each([&](const void* event, auto&) {
+        await_event_of_others(client, static_cast<CUevent>(const_cast<void*>(event)));
+    });
 }
 
 bool is_pinned(const Calls& calls, const void* memory) {

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -39,6 +40,7 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     int maker;              // the client that made it; kNobody
     int user;               // the client that used it first
     bool blocking;
+    bool ordered;                // blocking, or a client's default stream
     bool vague;                  // under the lock of meters, too: how long something of it takes nobody can say
     std::atomic<bool> of_first;  // client 0 gave it work
     // Under the client's lock of order: how much it was given, and how much of the default stream's it waited for; for
@@ -92,6 +94,61 @@ struct Flight {
     std::uint32_t guessed;
 };
 
+// What has to be waited for, counted as it is given: several may give and wait at once.
+class Owed {
+  public:
+    void give() { given_.fetch_add(1); }
+    std::uint64_t given() const { return given_.load(); }
+    bool any() const { return done_.load() < given_.load(); }
+    // What was given up to there was waited for.
+    void is_done(std::uint64_t up_to) {
+        std::uint64_t done = done_.load();
+        while (done < up_to && !done_.compare_exchange_weak(done, up_to)) {
+        }
+    }
+
+  private:
+    std::atomic<std::uint64_t> given_, done_;
+};
+
+// The same in each context.
+class OwedInEach {
+  public:
+    void give() { given_.fetch_add(1); }
+    std::uint64_t given() const { return given_.load(); }
+    bool any(CUcontext context) const {
+        const std::uint64_t given = given_.load();
+        return given != 0 && std::none_of(done_.begin(), done_.end(), [&](const Done& one) {
+                   return one.context.load() == context && one.up_to.load() >= given;
+               });
+    }
+    void is_done(std::uint64_t up_to, CUcontext context) {
+        for (Done& one : done_) {
+            CUcontext there = nullptr;
+            if (!one.context.compare_exchange_strong(there, context) && there != context) continue;
+            std::uint64_t done = one.up_to.load();
+            while (done < up_to && !one.up_to.compare_exchange_weak(done, up_to)) {
+            }
+            return;
+        }  // of one more it is always taken for owed
+    }
+    void forget(CUcontext context) {
+        for (Done& one : done_) {
+            if (one.context.load() != context) continue;
+            one.up_to.store(0);
+            one.context.store(nullptr);
+        }
+    }
+
+  private:
+    struct Done {
+        std::atomic<CUcontext> context;
+        std::atomic<std::uint64_t> up_to;
+    };
+    std::atomic<std::uint64_t> given_;
+    std::array<Done, 8> done_;
+};
+
 struct Client {
     Queue queue;
     // What every launch looks at, in one line.
@@ -105,8 +162,7 @@ struct Client {
     std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
     std::atomic<std::int32_t> per_thread;  // a thread that uses its own default stream; -1: several do
     Spin metering;
-    std::atomic<bool> legacy;  // the driver's own default stream has work of it, by calls that name none
-    std::atomic<bool> mixes;   // its default stream was left behind, and ordered with such threads' own
+    std::atomic<bool> mixes;  // its default stream was left behind, and ordered with such threads' own
 
     alignas(64) Spin writing;
     std::atomic<std::uint64_t> forced;  // what goes whatever the rule says: up to this number
@@ -116,9 +172,15 @@ struct Client {
     std::atomic<std::uint64_t> deferred, flushed, opened, waited_ns, requests, latency_ns;
     std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
 
+    OwedInEach
+        legacy;  // the driver's own default stream was given work that may be this client's, as by calls that name none
+    OwedInEach context;  // its threads gave work to streams of which it is not known that they are its
+
     struct Default {
         std::atomic<CUcontext> context;
         CUstream stream;
+        const Calls* calls;
+        std::atomic<std::uint64_t> settled;
     };
     Spin making;
     std::array<Default, 16> defaults;
@@ -194,12 +256,15 @@ struct Latencies {
 
 // Zeroed memory, which a child of fork finds zeroed.
 struct Engine {
-    std::atomic<bool> on;
+    std::atomic<std::uint32_t> turn;  // odd while it runs: how often it was started and stopped
     std::atomic<bool> logging;
+    Owed unsettled;  // what default streams were given has to come before all that follows on others (settle)
     std::atomic<bool> stopping, ended, said;
-    std::atomic<bool> changing;  // somebody starts or stops it
-    std::atomic<bool> closed;    // nothing more is queued
-    bool processes;              // clients are processes; `own` is this one
+    std::atomic<bool> changing;       // somebody starts or stops it
+    std::atomic<bool> left;           // the process ends
+    std::atomic<std::uint64_t> gone;  // streams that have ended
+    std::atomic<bool> closed;         // nothing more is queued
+    bool processes;                   // clients are processes; `own` is this one
     int own;
     std::atomic<int> clients;
     std::atomic<std::int64_t> bound_ns;
@@ -233,6 +298,9 @@ struct Engine {
     std::int64_t told_ns;
     std::int64_t worked_ns;  // when client 0 was last seen to have given something
 
+    bool runs() const { return runs(turn.load()); }
+    bool halt();  // whether it ran
+    static bool runs(std::uint32_t turn) { return turn % 2 != 0; }
     bool first_is_here() const { return !processes || own == 0; }
     bool first_is_busy() {
         return page->first.is_busy(page->admission.rest_ns.load(std::memory_order_relaxed)) && busy_first_lives();
@@ -255,14 +323,18 @@ extern constinit std::atomic<unsigned> graph_events;
 // Whether calls are any business of ours. All that is paid where it is not started.
 [[gnu::always_inline]] inline bool on() {
     const Engine* there = engine.load(std::memory_order_acquire);
-    return there != nullptr && there->on.load(std::memory_order_relaxed);
+    return there != nullptr && Engine::runs(there->turn.load(std::memory_order_relaxed));
 }
 
 // Whether there is or was one.
 inline bool started() { return engine.load(std::memory_order_acquire) != nullptr; }
+bool prepare();  // so that there is one, which does not run; whether that could be
 
 extern constinit thread_local int own_client;  // 1 + its index; 0: none
 extern constinit thread_local bool inside;     // a call that was looked at already
+extern constinit thread_local int gave_as;  // as whom it gave its newest work: 1 + a client's index, kNone; 0: none yet
+inline constexpr int kNone = 255;           // as no client
+extern constinit thread_local bool gave_elsewhere;  // to streams of none, or of another client
 
 class Inside {
   public:
@@ -270,6 +342,27 @@ class Inside {
     ~Inside() { inside = false; }
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
+};
+
+// A call that any thread makes. Where the scheduler was started or stopped in its midst, what it gave comes before all
+// that follows, as it may have been given to a stream that is not the default one any more.
+class Call {
+  public:
+    Call() : turn_(engine.load(std::memory_order_acquire)->turn.load()) {}
+    ~Call() {
+        if (!is_of_now()) [[unlikely]]
+            came_between();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    bool is_of_now() const { return engine.load(std::memory_order_acquire)->turn.load() == turn_; }
+    bool runs() const { return Engine::runs(turn_); }
+    std::uint32_t turn() const { return turn_; }
+
+  private:
+    static void came_between();
+    std::uint32_t turn_;
 };
 
 // While a capture begins: a question about a stream that captures would end the capture. While a context may end:
@@ -307,10 +400,31 @@ CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per
 
 using driver::is_default;
 
+// All that blocking streams were given so far, clients' default streams among them, comes before all that they are
+// given from now on, by the driver's default stream.
+void unsettle(Engine& all);
+void settle(Engine& all);
+inline void settle_if_needed(Engine& all = *engine.load(std::memory_order_acquire)) {
+    if (all.unsettled.any()) [[unlikely]]
+        settle(all);
+}
+
+// A thread gives work as somebody: what it gave before as somebody else comes first.
+void change_hands(int who);
+void gives(Engine& all, const Stream* stream, bool per_thread);
+// The same of a stream that may be no client's.
+void gives(const Calls& calls, CUstream stream, bool per_thread);
+
+// The driver's default stream was given something that may be any client's.
+void gave_legacy();
+
+// This thread is a client; -1: none.
+void become(int index);
+
 // The entry of a stream, made for this client if there is none; nullptr where there is no room for more.
-// `blocking`: whether it may be one of those that are ordered with the client's default stream.
+// `is_default`: of a client, and so none of those that are ordered with one.
 Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker,
-                 bool blocking = true);
+                 bool is_default = false);
 
 // Of a thread that is no client's: it waits for all that is queued.
 void wait_for_all();
@@ -331,7 +445,8 @@ bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uin
 // Work of a client on a stream that does not capture; `stream` is the client's already.
 class Doing {
   public:
-    Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread, CUfunction function);
+    Doing(const Call& made, Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread,
+          CUfunction function);
 
     // Whether the engine knows its stream, and so could tell that something is queued for it.
     bool can_be_queued() const { return work_.stream != nullptr; }
@@ -350,6 +465,7 @@ class Doing {
     void end(CUresult result);  // after it
 
   private:
+    const Call& made_;
     Client& client_;
     Work work_;
     CUcontext context_ = nullptr;  // the thread's, where it is not to go now
@@ -358,6 +474,8 @@ class Doing {
 // Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
 CUresult flush(Client& client);
 void flush_others(const Client* client);  // of all but this one, without the rule
+CUresult take_error(Client& client);      // of a queued operation
+CUresult error_of_before();               // the same of the client that this thread was
 bool is_queued(const Client& client, CUstream stream);
 bool is_queued(CUevent event);
 // Another process may wait for it: its record is never queued from now on.
@@ -366,6 +484,8 @@ void forget_shared(CUevent event);
 bool is_shared(CUevent event);
 void await_event(const Client* client, CUevent event);
 void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
+void await_events_of_others(const Client* client);                // of whichever
+bool has_legacy(Client& client, const Calls& calls);
 void await_legacy(Client& client, const Calls& calls);
 // Of the default streams that clients have in the current context: whether they are done, or when they are.
 CUresult of_defaults(const Calls& calls, bool waits);
@@ -373,13 +493,27 @@ void order_default(Client& client, const Calls& calls, CUstream stream);
 void order_flushed(Client& client, const Calls& calls, CUstream stream);  // before work that is never queued
 void stretch_ended(Client& client, bool all);
 
-// All of the client's streams in the current context, one after the other.
-CUresult synchronize(Client& client, const Calls& calls, bool& known);
+// Whether all that the client's threads gave in the current context is on streams that are known as its; then: waits
+// for them, one after the other.
+bool knows_streams(Client& client, const Calls& calls);
+CUresult synchronize(Client& client, const Calls& calls);
+
+// Else all of the context is waited for.
+class WholeContext {
+  public:
+    WholeContext(Client& client, const Calls& calls);
+    void is_idle();
+
+  private:
+    Client& client_;
+    std::array<std::uint64_t, 2> given_;
+    CUcontext context_ = nullptr;
+};
 
 int priority_of(const Client& client, const Calls& calls);
-void made_stream(Client* client, const Calls& calls, CUstream stream);
+void made_stream(const Client& client, const Calls& calls, CUstream stream);
+void made_between(const Calls& calls, CUstream stream);  // by a thread that was a client, and may be one again
 void forget_stream(CUstream stream);
-void forget_streams();  // but the clients' default streams
 void use_per_thread(Client& client);
 void order_per_thread(Client& client, const Calls& calls);
 void follow_first(const Calls& calls);

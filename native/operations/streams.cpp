@@ -19,9 +19,88 @@ CUstream default_in(Client& client, CUcontext context) {
     return nullptr;
 }
 
+// From now on it is counted what the client's default streams are given. Under its lock of order.
+void count_defaults(Engine& all, Client& client) {
+    if (client.blocking.fetch_add(1) != 0) return;
+    all.streams.each([&](const void*, Stream& one) {
+        if (one.user == client.index && default_in(client, one.part) == one.handle) ++one.given;
+    });
+}
+
+// The driver's default stream of a context waits for all of its blocking streams, and they for it. Not beside a capture
+// that this would spoil, nor in a green context of another thread.
+bool bring_together(const Calls& calls, CUcontext context) {
+    CUcontext current = nullptr;
+    calls.cuCtxGetCurrent(&current);
+    if (current != context && calls.cuCtxSetCurrent(context) != CUDA_SUCCESS) return false;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const bool may = calls.cuStreamIsCapturing == nullptr ||
+                     calls.cuStreamIsCapturing(CU_STREAM_LEGACY, &status) != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    CUevent event = nullptr;
+    if (may && calls.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        calls.cuEventRecord(event, CU_STREAM_LEGACY);
+        if (calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
+    }
+    if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
+    if (current != context) calls.cuCtxSetCurrent(current);
+    return may;
+}
+
 }  // namespace
 
-Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker, bool blocking) {
+void unsettle(Engine& all) { all.unsettled.give(); }
+
+void settle(Engine& all) {
+    if (all.left.load()) return;
+    const Held held(all.asking);  // no capture begins, and no context ends
+    const std::uint64_t until = all.unsettled.given();
+    bool whole = true;
+    const auto each = [&](const auto& visit) {
+        for (Client& client : all.all)
+            for (Client::Default& one : client.defaults)
+                if (const CUcontext context = one.context.load(std::memory_order_acquire)) visit(one, context);
+    };
+    each([&](const Client::Default& one, CUcontext context) {
+        if (one.settled.load() >= until) return;
+        if (!bring_together(*one.calls, context)) {
+            whole = false;
+            return;
+        }
+        each([&](Client::Default& other, CUcontext of) {
+            if (of == context) other.settled.store(until);
+        });
+    });
+    if (whole) all.unsettled.is_done(until);
+}
+
+void gives(Engine& all, const Stream* stream, bool per_thread) {
+    if (all.processes || (stream != nullptr ? !stream->ordered : !per_thread)) return;
+    const int who = own_client > 0 && own_client <= all.clients ? own_client : kNone;
+    if (gave_as != who) [[unlikely]]
+        change_hands(who);
+}
+
+void gives(const Calls& calls, CUstream stream, bool per_thread) {
+    static constinit thread_local CUstream loose = nullptr;  // is none that is ordered, as long as none has ended
+    static constinit thread_local std::uint64_t gone = 0;
+    const Engine& all = here();
+    const bool own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread);
+    if (is_default(stream) && !own) return;
+    gave_elsewhere = true;
+    if (gave_as == kNone || all.processes) return;
+    if (own) return change_hands(kNone);
+    const std::uint64_t now = all.gone.load(kRelaxed);
+    if (stream == loose && gone == now) return;
+    unsigned flags = CU_STREAM_DEFAULT;
+    if (calls.cuStreamGetFlags != nullptr) calls.cuStreamGetFlags(stream, &flags);
+    if ((flags & CU_STREAM_NON_BLOCKING) == 0) return change_hands(kNone);
+    loose = stream;
+    gone = now;
+}
+
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker, bool is_default) {
     Stream* there = all.streams.find(handle);
     if (there != nullptr || handle == nullptr || handle == CU_STREAM_PER_THREAD) return there;
     unsigned flags = CU_STREAM_NON_BLOCKING;
@@ -29,24 +108,33 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
     const CUcontext part = driver::context_of(calls, handle);
     CUcontext context = part;
     CUgreenCtx green = nullptr;
-    if (calls.cuStreamGetCtx_v2 != nullptr && !is_default(handle) &&
+    if (calls.cuStreamGetCtx_v2 != nullptr && !driver::is_default(handle) &&
         calls.cuStreamGetCtx_v2(handle, &context, &green) != CUDA_SUCCESS) {
         context = part;
     }
+    const bool ordered = (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
+    const bool blocking = ordered && !is_default;
+    Client& user = all.all[static_cast<std::size_t>(client.index)];
+    const Held ordering(user.ordering);
+    if (blocking) count_defaults(all, user);
+    bool is_new = false;
     const Held held(all.streaming);
-    return all.streams.add(
+    there = all.streams.add(
         handle,
         [&](Stream& stream) {
+            is_new = true;
             stream.handle = handle;
             stream.context = context;
             stream.part = part;
             stream.calls = &calls;
             stream.maker = maker;
             stream.user = client.index;
-            stream.blocking = blocking && (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
+            stream.blocking = blocking;
+            stream.ordered = ordered;
             stream.of_first.store(false);
             stream.pending.store(0);
-            stream.given = stream.joined = 0;
+            stream.given = blocking && maker == kNobody ? 1 : 0;  // before
+            stream.joined = 0;
             stream.event = nullptr;
             stream.sms = 0;
             stream.duration_ns = 0;
@@ -54,6 +142,8 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
             stream.vague = false;
         },
         [](const Stream&) { return false; });
+    if (blocking && !is_new) user.blocking.fetch_sub(1);
+    return there;
 }
 
 int priority_of(const Client& client, const Calls& calls) {
@@ -63,42 +153,56 @@ int priority_of(const Client& client, const Calls& calls) {
     return client.index == 0 ? greatest : least;
 }
 
-CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per_thread) {
-    if (stream == nullptr && per_thread) return CU_STREAM_PER_THREAD;
-    if (stream != nullptr && stream != CU_STREAM_LEGACY) return stream;
-    if (client.per_thread.load(std::memory_order_acquire) != 0) return stream;  // that one knows threads' own streams
-    CUcontext context = nullptr;
-    if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return stream;
-    if (CUstream there = default_in(client, context)) return there;
+namespace {
+
+// What blocking streams were given before comes before all that it is given.
+CUstream make_default(Engine& all, Client& client, const Calls& calls, CUcontext context) {
     const Held held(client.making);
     if (CUstream there = default_in(client, context)) return there;
     for (Client::Default& one : client.defaults) {
         if (one.context.load(kRelaxed) != nullptr) continue;
         CUstream made = nullptr;
         if (calls.cuStreamCreateWithPriority(&made, CU_STREAM_DEFAULT, priority_of(client, calls)) != CUDA_SUCCESS)
-            break;
-        entry_of(here(), client, calls, made, client.index, false);  // of those it is none itself
+            return nullptr;
+        entry_of(all, client, calls, made, client.index, true);
         one.stream = made;
+        one.calls = &calls;
+        one.settled.store(0);
         one.context.store(context, std::memory_order_release);
+        unsettle(all);
         return made;
     }
-    return stream;
+    return nullptr;
 }
 
-void made_stream(Client* client, const Calls& calls, CUstream stream) {
-    if (client == nullptr) return;
+}  // namespace
+
+CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per_thread) {
+    if (stream == nullptr && per_thread) return CU_STREAM_PER_THREAD;
+    if (stream != nullptr && stream != CU_STREAM_LEGACY) return stream;
+    if (client.per_thread.load(std::memory_order_acquire) != 0) return stream;  // that one knows threads' own streams
+    CUcontext context = nullptr;
+    if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return stream;
     Engine& all = here();
-    const Stream* entry = entry_of(all, *client, calls, stream, client->index);
-    if (entry == nullptr || !entry->blocking) return;
-    const Held held(client->ordering);
-    if (client->blocking.fetch_add(1) != 0) return;
-    all.streams.each([&](const void*, Stream& one) {  // from now on it is counted what default streams are given
-        if (one.user == client->index && default_in(*client, one.part) == one.handle) ++one.given;
-    });
+    CUstream there = default_in(client, context);
+    if (there == nullptr) there = make_default(all, client, calls, context);
+    if (there == nullptr) return stream;
+    settle_if_needed(all);
+    return there;
+}
+
+void made_stream(const Client& client, const Calls& calls, CUstream stream) {
+    entry_of(here(), client, calls, stream, client.index);
+}
+
+void made_between(const Calls& calls, CUstream stream) {
+    Engine& all = here();
+    if (!all.processes && own_client > 0) made_stream(all.all[own_client - 1], calls, stream);
 }
 
 void forget_stream(CUstream stream) {
     Engine& all = here();
+    all.gone.fetch_add(1);
     Stream* there = all.streams.find(stream);
     if (there == nullptr) return;
     const Calls& calls = *there->calls;
@@ -114,22 +218,19 @@ void forget_stream(CUstream stream) {
     if (event != nullptr && calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
 }
 
-void forget_streams() {
-    Engine& all = here();
-    const Held held(all.streaming);
-    all.streams.each([&](const void* key, Stream& stream) {
-        if (default_in(all.all[stream.user & 15], stream.part) != stream.handle) all.streams.remove(key);
-    });
-}
-
 void forget_context(CUcontext context) {
     Engine& all = here();
     all.kernels.forget();
+    all.gone.fetch_add(1);
     for (Client& client : all.all) {
         const Held held(client.making);
         for (Client::Default& one : client.defaults) {
             if (one.context.load(kRelaxed) == context) one.context.store(nullptr, std::memory_order_release);
         }
+    }
+    for (Client& client : all.all) {
+        client.legacy.forget(context);
+        client.context.forget(context);
     }
     for (Engine::Followed& one : all.followed) {
         if (one.context.load() != context) continue;
@@ -272,23 +373,43 @@ void order_flushed(Client& client, const Calls& calls, CUstream stream) {
         use_per_thread(client);
         if (client.index == 0) here().first_per_thread.store(1, std::memory_order_release);
         order_per_thread(client, calls);
+        gives(here(), nullptr, true);
     }
     order_default(client, calls, stream);
 }
 
 void order_default(Client& client, const Calls& calls, CUstream stream) {
-    if (client.blocking.load(std::memory_order_acquire) == 0) return;
-    order(client, entry_of(here(), client, calls, stream, kNobody), calls);
+    Stream* there = entry_of(here(), client, calls, stream, kNobody);
+    gives(here(), there, false);
+    order(client, there, calls);
 }
 
-CUresult synchronize(Client& client, const Calls& calls, bool& known) {
-    Engine& all = here();
-    known = !all.processes && client.per_thread.load() == 0;
-    if (!known) return CUDA_SUCCESS;
+bool has_legacy(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    return client.legacy.any(context);
+}
+
+void await_legacy(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    if (!client.legacy.any(context)) return;
+    const std::uint64_t given = client.legacy.given();
+    calls.cuStreamSynchronize(CU_STREAM_LEGACY);
+    client.legacy.is_done(given, context);
+}
+
+bool knows_streams(Client& client, const Calls& calls) {
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    return !here().processes && client.per_thread.load() == 0 && !client.context.any(context);
+}
+
+CUresult synchronize(Client& client, const Calls& calls) {
     CUcontext context = nullptr;
     calls.cuCtxGetCurrent(&context);
     CUresult result = CUDA_SUCCESS;
-    all.streams.each([&](const void*, Stream& stream) {
+    here().streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.context != context && stream.part != context)) return;
         const CUresult one = calls.cuStreamSynchronize(stream.handle);
         if (result == CUDA_SUCCESS) result = one;
@@ -297,8 +418,16 @@ CUresult synchronize(Client& client, const Calls& calls, bool& known) {
     return result;
 }
 
-void await_legacy(Client& client, const Calls& calls) {
-    if (client.legacy.exchange(false, kRelaxed)) calls.cuStreamSynchronize(CU_STREAM_LEGACY);
+WholeContext::WholeContext(Client& client, const Calls& calls)
+    : client_(client), given_{client.context.given(), client.legacy.given()} {
+    calls.cuCtxGetCurrent(&context_);
+    if (client.context.any(context_)) flush_others(&client);  // its threads may have been other clients
+}
+
+void WholeContext::is_idle() {
+    gave_elsewhere = false;
+    client_.context.is_done(given_[0], context_);
+    client_.legacy.is_done(given_[1], context_);
 }
 
 }  // namespace runlist::operations

@@ -243,6 +243,13 @@ int alloc(const Request& request, Parameters& alloc) {
     return request.pass();
 }
 
+template <typename Parameters>
+int alloc_and_tell(const Request& request, Parameters& asked) {
+    const int result = alloc(request, asked);
+    if (result == 0 && asked.status == status::kOk) on_client.works(request.fd, asked.root);
+    return result;
+}
+
 int control(const Request& request, const Nvos54Control& asked) {
     const int result = request.pass();
     if (asked.command == control::kGetGidInfo.number && result == 0 && quota.on()) hear(asked);
@@ -307,9 +314,9 @@ int dispatch(const Request& request) {
     const auto [number, size, parameters] = Asked(request);
     if (parameters == nullptr || !watching.load(std::memory_order_relaxed)) return request.pass();
     if (number == number::kRmAlloc && size >= sizeof(Nvos64Alloc))  // a later one has more behind it
-        return alloc(request, *static_cast<Nvos64Alloc*>(parameters));
+        return alloc_and_tell(request, *static_cast<Nvos64Alloc*>(parameters));
     if (number == number::kRmAlloc && size == sizeof(Nvos21Alloc))
-        return alloc(request, *static_cast<Nvos21Alloc*>(parameters));
+        return alloc_and_tell(request, *static_cast<Nvos21Alloc*>(parameters));
     if (number == number::kRmControl && size == sizeof(Nvos54Control))
         return control(request, *static_cast<const Nvos54Control*>(parameters));
     if (number == number::kRmFree && size == sizeof(Nvos00Free))

@@ -20,6 +20,7 @@ using Door = int (*)(int fd, unsigned long request, void* argument);
 struct OnClient {
     void (*asked)();  // before one is made
     void (*made)(int control_fd, std::uint32_t client);
+    void (*works)(int control_fd, std::uint32_t client);  // it has made an object of one
 };
 
 extern const OnClient on_client;

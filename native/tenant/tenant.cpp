@@ -12,7 +12,18 @@ constexpr std::int64_t kInForceNs = tenant::kInForceMs * kMillisecond;
 constexpr std::int64_t kRoomNs = tenant::kRoomMs * kMillisecond;
 constexpr std::int64_t kLookAgainNs = tenant::kLookAgainMs * kMillisecond;
 constexpr std::uint32_t kNearby = 1u << 30;
+constexpr std::uint32_t kAnswerable = 64;  // messages: an answer to none of the last ones is none
 constexpr std::int64_t kLookAtOthersNs = kMillisecond;  // another thread may read our answer
+
+// Where numbers begin. A stranger in a network of its own may take our name there, and have the daemon answer to it here.
+std::uint32_t anywhere() {
+    std::uint32_t number = 0;
+    constexpr long kNow = 1;  // GRND_NONBLOCK
+    if (call(SYS_getrandom, &number, sizeof(number), kNow) != sizeof(number)) {
+        number = static_cast<std::uint32_t>(monotonic_ns());
+    }
+    return number;
+}
 
 }  // namespace
 
@@ -45,7 +56,7 @@ int Tenant::in_force() {
     const Caller caller = Caller::here();
     if (const int error = enter(caller)) return error;
     const std::optional<std::int32_t> mine = state_.segments.priority(caller.thread);
-    while (hear(state_.link, 0)) {
+    while (hear(state_.link, state_.sequence, 0)) {
     }
     const Answer newest = answered();
     const bool told = state_.linked && state_.link.is_open() && state_.known && newest.sequence == state_.told;
@@ -67,7 +78,7 @@ int Tenant::enter(Caller caller, std::int64_t patience_ns) {
     if (const int error = lock_.acquire(caller, patience_ns)) return error;
     if (state_.space != caller.space) {
         state_.link.close();
-        state_ = State{.space = caller.space};
+        state_ = State{.space = caller.space, .sequence = anywhere()};
         answered_.store({}, std::memory_order_relaxed);
     }
     return 0;
@@ -88,7 +99,7 @@ int Tenant::tell(std::int64_t patience_ns) {
     }
     const std::optional<std::int32_t> priority = state_.segments.priority();
     if (priority == state_.known) return 0;
-    while (hear(state_.link, 0)) {  // old answers leave no room for the one to this
+    while (hear(state_.link, state_.sequence, 0)) {  // old answers leave no room for the one to this
     }
     if (state_.sequence - answered().sequence > kNearby) {
         answered_.store({state_.sequence}, std::memory_order_relaxed);  // numbers wrap: keep the two near each other
@@ -124,15 +135,16 @@ void Tenant::wait(const Link& link, std::uint32_t sequence) {
             }
             return;
         }
-        hear(link, kLookAtOthersNs);
+        hear(link, sequence, kLookAtOthersNs);
     }
 }
 
-// Takes one answer. False when there is none.
-bool Tenant::hear(const Link& link, std::int64_t patience_ns) {
+// Takes one answer. False when there is none. `last` is the number of a message that was sent lately.
+bool Tenant::hear(const Link& link, std::uint32_t last, std::int64_t patience_ns) {
     const Answer answer = link.receive(patience_ns);
+    const bool is_ours = last + kAnswerable - answer.sequence <= 2 * kAnswerable;
     Answer newest = answered();
-    while (answer.sequence != 0 && static_cast<std::int32_t>(answer.sequence - newest.sequence) >= 0 &&
+    while (answer.sequence != 0 && is_ours && static_cast<std::int32_t>(answer.sequence - newest.sequence) >= 0 &&
            !answered_.compare_exchange_weak(newest, answer, std::memory_order_relaxed)) {
     }
     return answer.sequence != 0;

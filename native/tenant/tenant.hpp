@@ -38,7 +38,7 @@ class Tenant {
     int tell(std::int64_t patience_ns);
     int send(Record record, std::int64_t patience_ns);
     void wait(const Link& link, std::uint32_t sequence);
-    bool hear(const Link& link, std::int64_t patience_ns);
+    bool hear(const Link& link, std::uint32_t last, std::int64_t patience_ns);
     Answer answered() const;
     bool is_answered(std::uint32_t sequence) const;
 

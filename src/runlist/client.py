@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
 
 import msgspec
 
@@ -44,6 +44,8 @@ OnSilence = Callable[[int], None]
 
 Settings = Mapping[str, str | float]
 """Values by name, as people write them, or as numbers."""
+
+_Answer = TypeVar("_Answer", bound=wire.Message)
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _CLOSED = "this client has no connection any more: it was closed, or a request was interrupted: open another"
@@ -176,7 +178,7 @@ class Client:
             except OSError as error:
                 sock.close()
                 raise RunlistError(f"{path} cannot be used as the daemon's socket: {error.strerror or error}") from None
-            server_uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+            _, server_uid = _peer(sock)
             if server_uid not in (0, os.geteuid()):
                 sock.close()
                 raise NoPermissionError(f"{path} is served by user {server_uid}, not by you or root: remove it")
@@ -251,7 +253,7 @@ class Client:
 
     def _let_borrow(self) -> None:
         """Let the daemon copy this process' descriptor of the driver, where the kernel wants to be told so (Yama)."""
-        pid, uid = self._peer()
+        pid, uid = _peer(self._connection.sock)
         if uid != 0 and borrow.asks_for_tracers():
             borrow.allow(pid)
 
@@ -265,37 +267,31 @@ class Client:
 
     def use_policy(self, name: str, options: Settings | None = None) -> wire.DaemonStatus:
         """Switch the policy of every GPU."""
-        return self._status(wire.UsePolicy(_text("a policy's name", name), words(options or {})))
+        return self._ask(wire.UsePolicy(_text("a policy's name", name), words(options or {})), wire.DaemonStatus)
 
     def rules(self) -> wire.RulesInForce:
         """The rules in force, with the processes that have them, and what is wrong with their files."""
-        return self._rules(wire.ListRules())
+        return self._ask(wire.ListRules(), wire.RulesInForce)
 
     def policy_map(self) -> wire.PolicyMap:
         """The policy map, and who sees to what it refuses."""
-        answer = self._ask(wire.GetPolicyMap())
-        if not isinstance(answer, wire.PolicyMap):
-            raise DaemonGone(_UNKNOWN_ANSWER)
-        return answer
+        return self._ask(wire.GetPolicyMap(), wire.PolicyMap)
 
     def reload_rules(self) -> wire.RulesInForce:
         """Have the main file of rules read again; UsageError for a bad one, and what it said before stays."""
-        return self._rules(wire.ReloadRules())
+        return self._ask(wire.ReloadRules(), wire.RulesInForce)
 
     def status(self) -> wire.DaemonStatus:
         """The daemon's status."""
-        return self._status(wire.GetStatus())
+        return self._ask(wire.GetStatus(), wire.DaemonStatus)
 
     def workloads(self) -> list[WorkloadView]:
         """What each workload used of each GPU, also when all its tasks have ended."""
-        answer = self._ask(wire.ListWorkloads())
-        if not isinstance(answer, wire.Workloads):
-            raise DaemonGone(_UNKNOWN_ANSWER)
-        return answer.workloads
+        return self._ask(wire.ListWorkloads(), wire.Workloads).workloads
 
     def stop(self) -> None:
         """End the daemon; it puts everything back first."""
-        self._status(wire.Stop())
+        self._ask(wire.Stop(), wire.DaemonStatus)
         while self._connection.receive() is not None:
             pass
 
@@ -331,7 +327,7 @@ class Client:
         with contextlib.suppress(OSError):
             self._connection.sock.shutdown(socket.SHUT_WR)
 
-    def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
+    def _ask(self, request: wire.Message, kind: type[_Answer], fds: Sequence[int] = ()) -> _Answer:
         frame = _frame(request)
         if self._pid != os.getpid():
             raise DaemonGone(f"this client is process {self._pid}'s, which forked: open another")
@@ -353,6 +349,8 @@ class Client:
             other = self._another_version(answer)
             refused = _REFUSALS.get(answer.exit_code, RunlistError)
             raise refused(f"{answer.message} ({other})" if other else answer.message)
+        if not isinstance(answer, kind):
+            raise DaemonGone(_UNKNOWN_ANSWER)
         return answer
 
     def _answer(self, frame: bytes, fds: Sequence[int]) -> wire.Message:
@@ -379,36 +377,23 @@ class Client:
         """Say so, once, where the daemon is silent from the beginning."""
         said, self._on_silence = self._on_silence, None
         if said is not None and not readable([self._connection.sock.fileno()], _SILENCE_S):
-            said(self._peer()[0])
-
-    def _peer(self) -> tuple[int, int]:
-        """The daemon's process and user."""
-        pid, uid, _ = struct.unpack("3i", self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return pid, uid
+            said(_peer(self._connection.sock)[0])
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
         """A note where the daemon is of another version, which may lack features of this one; else empty."""
         return "" if answer.version == __version__ else _other_version(self.status())
 
     def _tasks(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Tasks:
-        answer = self._ask(request, fds)
-        if not isinstance(answer, wire.Tasks):
-            raise DaemonGone(_UNKNOWN_ANSWER)
+        answer = self._ask(request, wire.Tasks, fds)
         other = self._another_version(answer)
         self.notes = [*answer.notes, other] if other else answer.notes
         return answer
 
-    def _rules(self, request: wire.Message) -> wire.RulesInForce:
-        answer = self._ask(request)
-        if not isinstance(answer, wire.RulesInForce):
-            raise DaemonGone(_UNKNOWN_ANSWER)
-        return answer
 
-    def _status(self, request: wire.Message) -> wire.DaemonStatus:
-        answer = self._ask(request)
-        if not isinstance(answer, wire.DaemonStatus):
-            raise DaemonGone(_UNKNOWN_ANSWER)
-        return answer
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """The daemon's process and user."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 def _other_version(status: wire.DaemonStatus) -> str:

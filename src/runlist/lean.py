@@ -11,9 +11,7 @@ import sys
 from collections.abc import Iterator
 
 _USUAL = gc.get_threshold()
-gc.set_threshold(
-    10_000
-)  # new objects, nearly all of which stay: with 700 a sixth of the daemon's start went into looks
+gc.set_threshold(10_000)  # nearly all that is new stays: with 700 a sixth of the daemon's start went into looks
 atexit.register(gc.freeze)  # or Python would look through all that was ever loaded before it ends
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -33,12 +34,23 @@ def say_to_system(line: str, who: str, tag: str) -> None:
     syslog.syslog(syslog.LOG_WARNING, printable(f"{who}: {line}"))
 
 
-class _StandardError:
-    """What cannot be written, as on a full disk, is lost and disturbs nobody."""
+def write(text: str) -> None:
+    """To standard error, as far as that takes it at once. What it does not, as a full disk, a terminal that was stopped
+    by Ctrl-S or a journal that hangs, is lost and disturbs nobody.
+    """
+    octets = text.encode(errors="backslashreplace")
+    room = select.poll()
+    room.register(2, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        while octets and any(event & select.POLLOUT for _, event in room.poll(0)):
+            octets = octets[
+                os.write(2, octets[: select.PIPE_BUF]) :
+            ]  # of more than that a pipe says not whether it waits
 
+
+class _StandardError:
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode(errors="backslashreplace"))
+        write(text)
 
     def flush(self) -> None:
         """Nothing is kept back."""

@@ -85,24 +85,26 @@ def start_private(plane: Plane) -> bool:
     """Start a private daemon and wait until it listens; False where another runs, starts or ends. Raises what else kept
     it from starting.
     """
-    ours, theirs = os.pipe()
     directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
     with _opened_log(directory / paths.LOG) as log:
-        subprocess.run(  # returns at once: the daemon makes itself nobody's child
-            interpreter.command("runlist.daemon", "--private", "--ready-fd", str(theirs)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[theirs],
-            start_new_session=True,
-            env=_private_environment(plane),
-            cwd="/",
-            check=False,
-        )
-    os.close(theirs)
-    with open(ours, "rb") as pipe:
-        line = pipe.readline().decode().strip()
+        ours, theirs = os.pipe()
+        with open(ours, "rb") as pipe:
+            try:
+                subprocess.run(  # returns at once: the daemon makes itself nobody's child
+                    interpreter.command("runlist.daemon", "--private", "--ready-fd", str(theirs)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs],
+                    start_new_session=True,
+                    env=_private_environment(plane),
+                    cwd="/",
+                    check=False,
+                )
+            finally:
+                os.close(theirs)
+            line = pipe.readline().decode().strip()
     if line == "ready":
         return True
     code, _, message = line.partition(" ")

@@ -19,11 +19,11 @@ _TOKEN = re.compile(r"(?:(?P<name>\w+):)?(?P<count>\d*)(?P<code>[xBHIQis])$")
 
 class Structure:
     """One parameter structure. `size` is in bytes, `names` are its fields in order, `offsets` their first bytes; hot
-    paths use `struct`.
+    paths use `struct`. `fields` has of each its name, its code, and its length if it is an array or a byte string.
     """
 
     def __init__(self, spec: str) -> None:
-        self._fields: list[tuple[str, str, int | None]] = []  # name, code, length (of arrays and byte strings)
+        self.fields: list[tuple[str, str, int | None]] = []
         form = "<"
         self.offsets: dict[str, int] = {}
         for token in spec.split():
@@ -32,11 +32,11 @@ class Structure:
                 raise ValueError(f"bad field {token!r} in {spec!r}")
             if match["name"]:
                 self.offsets[match["name"]] = struct.calcsize(form)
-                self._fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))
+                self.fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))
             form += match["count"] + match["code"]
         self.struct = struct.Struct(form)
         self.size = self.struct.size
-        self.names = tuple(name for name, _, _ in self._fields)
+        self.names = tuple(name for name, _, _ in self.fields)
 
     def pack(self, **values: Value) -> bytearray:
         """The structure's bytes. Fields not given are zero; arrays may be given short. Raises ValueError on bad
@@ -46,7 +46,7 @@ class Structure:
         if unknown:
             raise ValueError(f"no field {', '.join(sorted(unknown))} in {self.names}")
         flat: list[Any] = []
-        for name, code, length in self._fields:
+        for name, code, length in self.fields:
             value: Any = values.get(name, 0 if length is None else b"")
             if isinstance(value, int) != (length is None):
                 raise ValueError(f"{name} takes {'one number' if length is None else f'up to {length} values'}")
@@ -67,5 +67,5 @@ class Structure:
         flat = iter(self.struct.unpack(data))
         return {
             name: next(flat) if length is None or code == "s" else tuple(next(flat) for _ in range(length))
-            for name, code, length in self._fields
+            for name, code, length in self.fields
         }

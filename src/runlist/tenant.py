@@ -39,6 +39,7 @@ ROOM_S = tenant_autogen.ROOM_MS / 1000
 LOOK_AGAIN_S = tenant_autogen.LOOK_AGAIN_MS / 1000
 
 _SEQUENCES = 1 << 32
+_ANSWERABLE = 64  # messages: an answer to none of the last ones is none
 _MAX_SECONDS = 1e9
 _PRIORITIES = range(-(1 << 31), 1 << 31)
 
@@ -156,7 +157,9 @@ class _Tenant:
         self._lock = threading.RLock()  # a signal handler may report in the middle of a message
         self._open: list[Segment] = []
         self._link: _Link | None = None
-        self._sequence = 0  # number of the last message
+        # Of the last message. A stranger in a network of its own may take our name there, and have the daemon answer to
+        # it here: nobody is to know the number.
+        self._sequence = int.from_bytes(os.urandom(4), "little")
         self._look_at = 0.0  # when to look for a daemon (monotonic clock)
         self._wait_from = 0.0  # when to wait for the daemon's answers again
 
@@ -305,7 +308,8 @@ class _Link:
                     *_, sequence, _, effect = RECORD.unpack(record)
                     if sequence == self._expected:
                         self.effect = effect
-                    if 0 < (sequence - self._answered) % _SEQUENCES < _SEQUENCES // 2:
+                    is_ours = (self._expected - sequence) % _SEQUENCES < _ANSWERABLE
+                    if is_ours and 0 < (sequence - self._answered) % _SEQUENCES < _SEQUENCES // 2:
                         self._answered = sequence
 
     def expect(self, sequence: int) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
+import pytest
+
+from runlist.emulated import EmulatedGpu
 from tests.emulated import raw
 
 CARD = 256 << 20
@@ -116,3 +122,8 @@ NAMES = ("malloc", "pitch", "async", "pool", "virtual", "array", "mipmap")
 
 def run(env: dict[str, str], program: str) -> None:
     assert raw.run(env, WAYS + program + '\nsay("right")\n') == ["right"]
+
+
+@pytest.fixture
+def env(fresh_gpu: Callable[..., EmulatedGpu]) -> dict[str, str]:
+    return {**os.environ, **fresh_gpu(memory=CARD).environment()}

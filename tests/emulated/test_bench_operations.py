@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from bench import ROOT
 from bench.harness import library
 from runlist import operations_log
-from runlist.emulated import EmulatedGpu
 from tests.fixtures.trace import Parsed
 
 pytestmark = pytest.mark.timeout(170)
@@ -48,12 +45,6 @@ with Gpu(0), operations_log.writing(Path(sys.argv[1])):  # one context all along
         time.sleep(0.02)
 assert right == {0: True, 1: True}
 """
-
-
-@pytest.fixture
-def environment(fresh_gpu: Callable[..., EmulatedGpu]) -> dict[str, str]:
-    """Of commands that use this GPU."""
-    return {**os.environ, **fresh_gpu().environment(), "PYTHONPATH": str(ROOT)}
 
 
 def command(environment: Mapping[str, str], *words: str, **more: str) -> subprocess.CompletedProcess[str]:

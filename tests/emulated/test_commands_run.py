@@ -328,6 +328,28 @@ def test_what_the_command_leaves_behind_stays_in_its_tree(
     wait_for(lambda: not daemon.client.status().tasks)
 
 
+LEAVES = """
+import os, signal
+if not (left := os.fork()):
+    os.closerange(0, 3)
+    signal.pause()
+if not (ended := os.fork()):
+    os._exit(0)
+os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+print(os.environ["RUNLIST_REGION"], left)
+"""
+
+
+def test_the_region_stays_for_whom_the_command_leaves_beside_one_that_has_ended(
+    commands: Commands, daemon: Daemon
+) -> None:
+    region, left = commands.ok("run", "--", sys.executable, "-c", LEAVES).split()
+    try:
+        assert Path(region).exists()
+    finally:
+        os.kill(int(left), signal.SIGKILL)
+
+
 def test_run_passes_descriptors_through(commands: Commands, daemon: Daemon) -> None:
     """As `env` and `nice` do: bash gives <(…) to a program so, make its jobserver, systemd its sockets."""
     reader, writer = os.pipe()

@@ -114,6 +114,26 @@ def test_a_container_is_managed_by_what_its_programs_lend(place: Place) -> None:
     wait_for(lambda: region not in place.descriptors(), "the daemon to close the region")
 
 
+def test_one_that_begins_while_the_socket_is_full_is_managed_once_it_does_more(place: Place) -> None:
+    """It told of itself but once, and had waited for 0.25 s."""
+    client, variables = place.daemon.client, place.environment(LD_PRELOAD=str(runlist.library()))
+    with Holder([], variables) as tenant, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as flood:
+        client.attach(tenant.pid, "batch", wait=True)
+        os.kill(place.daemon.pid, signal.SIGSTOP)
+        try:
+            flood.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    flood.sendto(b"a flood", str(place.folder / "messages.sock"))
+            assert tenant.do("open") == 0
+        finally:
+            os.kill(place.daemon.pid, signal.SIGCONT)
+        assert client.ps() == []  # it hears again
+        wait_for(lambda: tenant.do("take 1") == 0 and client.ps(), "the tenant to be managed")
+        assert task_of(place.daemon, tenant.pid).reached_by == "lent"
+    wait_for(lambda: not client.ps(), "the tenant to be forgotten")
+
+
 @needs_others
 @pytest.mark.skipif(ON_NVIDIA, reason="opens up the emulated GPU's folder")
 def test_a_container_of_another_user(place: Place) -> None:

@@ -9,13 +9,11 @@ import pytest
 
 from runlist.emulated import EmulatedGpu
 from tests.emulated import raw
+from tests.emulated.programs import env
+
+__all__ = ["env"]
 
 FreshGpu = Callable[..., EmulatedGpu]
-
-
-@pytest.fixture
-def env(fresh_gpu: FreshGpu) -> dict[str, str]:
-    return {**os.environ, **fresh_gpu().environment()}
 
 
 def test_every_kernel_computes_its_numbers(env: dict[str, str]) -> None:

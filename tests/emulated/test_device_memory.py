@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -11,14 +10,11 @@ import pytest
 
 from runlist.emulated import EmulatedGpu
 from tests.emulated import raw
-from tests.emulated.memory_ways import CARD, NAMES, run
+from tests.emulated.memory_ways import CARD, NAMES, env, run
+
+__all__ = ["env"]
 
 FreshGpu = Callable[..., EmulatedGpu]
-
-
-@pytest.fixture
-def env(fresh_gpu: FreshGpu) -> dict[str, str]:
-    return {**os.environ, **fresh_gpu(memory=CARD).environment()}
 
 
 @pytest.mark.parametrize("way", NAMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.fixtures.kept import commands, daemon, kept
 __all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
+
+SAFE_US = 2048
 
 
 def pids(daemon: Daemon) -> set[int]:
@@ -173,3 +176,26 @@ def test_a_device_that_dies_takes_nobody_with_it(
     assert commands.json("ps") == []
     daemon.process.terminate()
     assert daemon.process.wait(60) == 0
+
+
+def test_tasks_of_two_daemons_do_not_stop_each_other(
+    daemon: Daemon, device_env: dict[str, str], worker: Start, slices: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two users without root's daemon: alone each task would have a slice shorter than a switch."""
+    one, other = worker(), worker()
+    daemon.client.attach(one.pid, "batch")
+    assert slices.compute(one.pid) == 1
+    with tempfile.TemporaryDirectory(prefix="rl-") as folder:
+        commands = Commands(device_env, Path(folder))
+        monkeypatch.setenv("RUNLIST_SOCKET", str(commands.socket))
+        with Daemon(commands) as others:
+            others.client.attach(other.pid, "batch")
+            wait_for(lambda: slices.compute(one.pid) == SAFE_US, "the other daemon to be noticed")
+            assert slices.compute(other.pid) == SAFE_US
+            one.wait_for_progress()
+            other.wait_for_progress()
+            assert any("another daemon" in trouble for trouble in daemon.client.status().troubles)
+            others.client.detach(other.pid)
+            wait_for(lambda: slices.compute(one.pid) == 1, "the slice of one that is alone")
+        commands.close()
+    assert daemon.client.status().troubles == []

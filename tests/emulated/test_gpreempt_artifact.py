@@ -25,19 +25,12 @@ from bench.papers.common.server import Server, ServerError, Start
 from bench.papers.common.task import Task
 from bench.papers.gpreempt.cells import Cell, Store
 from runlist.arrivals import After, Closed, Periodic
-from runlist.emulated import EmulatedGpu
 from runlist.proc.process import descendants
 from tests.fixtures.daemon import Commands, Daemon, running, wait_for
 
 pytestmark = pytest.mark.timeout(170)
 
 RUN = ["--only", "A", "--seconds", "0.25", "--device", "emulated", "--commit", "none"]
-
-
-@pytest.fixture
-def environment(fresh_gpu: Callable[..., EmulatedGpu]) -> dict[str, str]:
-    """Of commands that use this GPU."""
-    return {**os.environ, **fresh_gpu().environment(), "PYTHONPATH": str(ROOT)}
 
 
 def artifact(environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:

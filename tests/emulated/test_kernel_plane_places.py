@@ -34,7 +34,7 @@ from tests.fixtures.kernel import needs_kernel
 __all__ = ["names_for_maps", "own_cgroup", "ruled", "twin"]
 pytestmark = needs_kernel
 Start = Callable[..., Worker]
-_CLONE_NEWNS, _MS_PRIVATE, _MS_BIND, _DROP = 0x20000, 1 << 18 | 1 << 14, 1 << 12, 24
+_CLONE_NEWNS, _MS_PRIVATE, _DROP = 0x20000, 1 << 18 | 1 << 14, 24
 _SYS_ADMIN, _PERFMON, _BPF = 21, 38, 39
 _NO_RIGHT = "no right to load programs"
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
-import pytest
-
-from runlist.emulated import EmulatedGpu
 from tests.emulated import raw
-from tests.emulated.memory_ways import CARD, WAYS, run
+from tests.emulated.memory_ways import WAYS, env, run
 
-FreshGpu = Callable[..., EmulatedGpu]
-
-
-@pytest.fixture
-def env(fresh_gpu: FreshGpu) -> dict[str, str]:
-    return {**os.environ, **fresh_gpu(memory=CARD).environment()}
+__all__ = ["env"]
 
 
 def test_pools_keep_what_they_are_told_to(env: dict[str, str]) -> None:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bench import ROOT
 from bench.papers.orion.cells import Cell, Store
-from runlist.emulated import EmulatedGpu
 
 pytestmark = pytest.mark.timeout(170)
 
 RUN = ["--device", "emulated", "--commit", "none", "--rounds", "1", "--seconds", "0.25", "--requests", "2"]
-
-
-@pytest.fixture
-def environment(fresh_gpu: Callable[..., EmulatedGpu]) -> dict[str, str]:
-    """Of commands that use this GPU."""
-    return {**os.environ, **fresh_gpu().environment(), "PYTHONPATH": str(ROOT)}
 
 
 def artifact(environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:

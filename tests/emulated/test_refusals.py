@@ -28,6 +28,7 @@ GONE = 2**22 + 1
         (["run", "--", "/etc"], 126, "/etc: cannot be run: is a directory"),
         (["run", "--", "/dev/null/x"], 126, "cannot be run: not a directory"),
         (["run", "--", f"/{'x' * 300}"], 126, "cannot be run: file name too long"),
+        (["run", "--", "a\x1b[31m\nb"], 127, "a?[31m?b: no such command"),
         (["emulator", "--", "/nonexistent/program"], 127, "no such command"),
         (["emulator", "--", "/etc"], 126, "is a directory"),
         (["run", "--class", "fast", "--", "true"], 2, "class=fast"),

@@ -14,7 +14,7 @@ from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.rules import Facts, Over, Rules
 from runlist.operations import Bound, profiles
 from runlist.operations.profiles import profile
-from runlist.settings.table import NO_SETTINGS, apply_changes, memory_change, parse_settings
+from runlist.settings.table import apply_changes, memory_change, parse_settings
 from runlist.sim.traces import load_trace
 from runlist.sim.workload import TenantSpec, Trace
 from tests.fixtures.mutation import Texts
@@ -140,7 +140,7 @@ def drop_in(folder: Path) -> Reader:
         assert match.where.startswith("x.toml:")
         assert all(label.isprintable() for label in match.labels.values())
         changes = parse_settings(match.settings)
-        task = apply_changes(changes, NO_SETTINGS)
+        task = apply_changes(changes)
         if "namespace" not in match.labels:
             return
         assert task.task_class in ("normal", "batch")

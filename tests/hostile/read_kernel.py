@@ -52,7 +52,7 @@ def kernel_ring(_: Path) -> Reader:
         at, end = struct.unpack_from("<QQ", data)
         ring = data[_HEAD:]
         taken = 0
-        while (step := next_record(ring, 0, _SIZE, at, end)) is not None:
+        while (step := next_record(ring, _SIZE, at, end)) is not None:
             before = at
             at, found = step
             assert before < at <= end

@@ -15,12 +15,11 @@ from runlist.errors import RunlistError, UsageError
 from runlist.integrations.cdi import hook
 from runlist.integrations.exporter.workloads import clean, labels_of
 from runlist.integrations.exporter.writer import write
-from runlist.integrations.kubernetes.grants import GIB
 from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked
 from runlist.integrations.node.drop_ins import rule_text
 from runlist.integrations.node.pods import Pod, of_use
 from runlist.integrations.node.wanted import wanted
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
+from runlist.settings.table import apply_changes, parse_settings
 from tests.fixtures.mutation import Texts
 from tests.hostile.read_files import BOUNDS
 from tests.hostile.reader import Reader
@@ -70,7 +69,7 @@ def annotations(folder: Path) -> Reader:
         told = {key: value for key, _, value in pairs}
         name, namespace, uid = (told.pop(key, key) for key in ("name", "namespace", "uid"))
         pod = Pod(uid, name, namespace, of_use(told), labels=of_use(told), order=("main", "side", "last"))
-        found = wanted(Asked(pod, "main", ("main", "side"), lambda: 80 * GIB, PRIORITY_CLASSES))
+        found = wanted(Asked(pod, "main", ("main", "side"), lambda: 80 << 30, PRIORITY_CLASSES))
         assert all(note.isprintable() and len(note) <= LONGEST_NOTE for note in found.notes)
         assert len(found.notes) <= 17
         labels = {"pod": name, "namespace": namespace, "container": "main"}
@@ -85,7 +84,7 @@ def annotations(folder: Path) -> Reader:
         ours = (f"pod:{namespace}/{name}/{uid}", f"namespace:{namespace}/")
         known = tuple("".join(one if one.isprintable() else "?" for one in text).replace(" ", "_") for text in ours)
         assert group == f"container:{CONTAINER}" or group.startswith(known[1]) or group == known[0][:1024]
-        task = apply_changes(parse_settings(match.settings), NO_SETTINGS)
+        task = apply_changes(parse_settings(match.settings))
         if namespace:  # the bounds are of any
             assert task.task_class in ("normal", "batch")
             assert task.weight <= 200

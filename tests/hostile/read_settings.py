@@ -11,7 +11,7 @@ from runlist.cli import environment as cli_environment
 from runlist.errors import UsageError
 from runlist.policies.loader import PolicySpec, load_policy
 from runlist.protocol import environment_autogen as names
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
+from runlist.settings.table import apply_changes, parse_settings
 from runlist.units import parse_duration_us, parse_size
 from tests.fixtures.mutation import Texts
 from tests.hostile.reader import Reader
@@ -49,7 +49,7 @@ def settings(_: Path) -> Reader:
             raise UsageError("no settings")
         changes = parse_settings(asked)
         assert len(changes) == len(asked)
-        task = apply_changes(changes, NO_SETTINGS)
+        task = apply_changes(changes)
         if (size := asked.get("memory", "max").strip().lower()) not in ("max", "none"):
             limit = next(change.limit for change in changes if hasattr(change, "limit"))  # type: ignore[attr-defined]
             assert limit is None or abs(limit - amount(size, _SIZES)) <= 1

@@ -13,8 +13,8 @@ import pytest
 
 from runlist.errors import NotSupportedError
 from runlist.integrations.gpu_sizes import gpu_sizes
-from runlist.integrations.kubernetes.grants import Grant
-from runlist.integrations.node.dialects import Asked, hami, kai
+from runlist.integrations.kubernetes.names import GRANTED_SHARE
+from runlist.integrations.node.dialects import Asked, granted, hami, kai
 from runlist.integrations.node.pods import Pod
 from runlist.integrations.parts import WHOLE
 from runlist.integrations.ray.shares import Options, settings_of
@@ -26,8 +26,8 @@ from tests.fixtures.daemon import ROOT
 
 
 def weight_in_pod(annotations: dict[str, str]) -> str:
-    asked = Asked(Pod("uid", "pod", "space", annotations, order=("c",)), "c", ("c",), lambda: 80 << 30, {})
-    return {wish.key: wish.value for dialect in (kai, hami) for wish in dialect(asked)}["weight"]
+    asked = Asked(Pod("uid", "pod", "space", annotations, order=("c",)), "c", ("c",), lambda: 80 << 30, {}, annotations)
+    return {wish.key: wish.value for dialect in (granted, kai, hami) for wish in dialect(asked)}["weight"]
 
 
 @pytest.mark.parametrize("percent", [1, 12, 25, 50, 99])
@@ -36,7 +36,7 @@ def test_a_part_weighs_the_same_whoever_gives_it_out(percent: int) -> None:
     assert {
         str(Job(7, 1000, "n1", part).weight),
         settings_of(part, Options())["weight"],
-        Grant(percent=percent).settings()["weight"],
+        weight_in_pod({GRANTED_SHARE: str(percent)}),
         weight_in_pod({"gpu-fraction": str(part)}),
         weight_in_pod({"hami.io/vgpu-devices-allocated": f"GPU-x,NVIDIA,100,{percent}:;"}),
     } == {str(percent)}

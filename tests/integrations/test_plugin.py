@@ -17,7 +17,7 @@ from runlist.emulated import EmulatedGpu
 from runlist.integrations.kubernetes import deviceplugin_autogen as api
 from runlist.integrations.kubernetes import names
 from runlist.integrations.kubernetes import podresources_autogen as resources
-from runlist.integrations.kubernetes.grants import Grant, of_annotations, of_devices
+from runlist.integrations.plugin.ids import split_id
 from runlist.integrations.plugin.service import PAIR_S
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import NOBODY, PATIENCE_S, As, needs_root, wait_for
@@ -53,9 +53,9 @@ def test_shares_are_offered_allocated_and_known_by_pod_resources(
     with grpc.insecure_channel(f"unix:{kubelet.pod_resources}") as channel:
         told = resources.PodResourcesListerStub(channel).List(resources.ListPodResourcesRequest(), timeout=PATIENCE_S)
     listed = {pod.name: pod.containers[0] for pod in told.pod_resources}
-    granted = of_devices([(one.resource_name, one.device_ids) for one in listed["web-30"].devices])
-    assert (granted.gpus, granted.percent) == ((where,), 30)
-    assert of_annotations(given.annotations).percent == 30
+    ((resource, ids),) = [(one.resource_name, one.device_ids) for one in listed["web-30"].devices]
+    assert ([split_id(resource, text)[0] for text in ids], resource) == ([where] * 30, SHARE)
+    assert given.annotations[names.GRANTED_SHARE] == "30"
     assert plugin.end() == 0
     assert [path.name for path in kubelet.folder.iterdir()] == ["kubelet.sock"]
 
@@ -74,7 +74,12 @@ def test_share_and_memory_of_a_pod_land_on_one_gpu(
         assert gpus_of(pod.ids[SHARE]) == gpus_of(pod.ids[MEMORY])
         told = {**pod.answers[SHARE].annotations, **pod.answers[MEMORY].annotations}
         (where,) = gpus_of(pod.ids[SHARE])
-        assert of_annotations(told) == Grant((where,), 30, 40 * GiB, (where,))
+        assert told == {
+            names.GRANTED_SHARE: "30",
+            names.GRANTED_GPUS: where,
+            names.GRANTED_MEMORY: str(40 * GiB),
+            names.GRANTED_MEMORY_GPUS: where,
+        }
         assert pod.answers[SHARE].envs["NVIDIA_VISIBLE_DEVICES"] == where
 
 

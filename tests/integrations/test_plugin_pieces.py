@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -13,18 +14,10 @@ from hypothesis import strategies as st
 
 from runlist.errors import UsageError
 from runlist.integrations.kubernetes import names
-from runlist.integrations.kubernetes.grants import (
-    GIB,
-    LONGEST_ID,
-    Grant,
-    device_id,
-    of_annotations,
-    of_devices,
-    split_id,
-)
 from runlist.integrations.node.dialects import Asked, granted
 from runlist.integrations.node.pods import Pod
 from runlist.integrations.plugin.given import Ways, response
+from runlist.integrations.plugin.ids import GIB, LONGEST_ID, device_id, split_id
 from runlist.integrations.plugin.pieces import Resource, Taken
 from runlist.integrations.plugin.service import PAIR_S, Gpus, Pairs, Service
 from runlist.planes.interface import NodeGpu
@@ -145,30 +138,19 @@ def test_packing_leaves_room_for_large_ones() -> None:
         taken[number] = chosen
 
 
-def test_a_grant_comes_back_from_annotations_and_from_pod_resources() -> None:
-    ways = Ways(None, None, memory_follows=False)
-    share = response(SHARE, Taken((A,), 30), GPUS, ways)
-    memory = response(MEMORY, Taken((A,), 20), GPUS, ways)
-    told = of_annotations({**share.annotations, **memory.annotations})
-    assert told == Grant((A,), 30, 20 * GIB, (A,))
-    listed = [(SHARE.name, ids(SHARE, A, range(30))), (MEMORY.name, ids(MEMORY, A, range(20))), ("nvidia.com/gpu", [B])]
-    assert of_devices(listed) == told
-    assert told.settings() == {"weight": "30", "memory": str(20 * GIB)}
-    assert Grant((A,), 100).settings() == {}
-
-
 def test_a_share_alone_is_one_of_memory_too() -> None:
     share = response(SHARE, Taken((B,), 25), GPUS, Ways(None, None))
-    assert of_annotations(share.annotations) == Grant((B,), 25, (80 * GIB + 17) // 4, (B,))
-    assert share.envs["RUNLIST_MEMORY"] == str((80 * GIB + 17) // 4)
+    quarter = str((80 * GIB + 17) // 4)
+    assert share.annotations == {
+        names.GRANTED_SHARE: "25",
+        names.GRANTED_GPUS: B,
+        names.GRANTED_MEMORY: quarter,
+        names.GRANTED_MEMORY_GPUS: B,
+    }
+    assert share.envs["RUNLIST_MEMORY"] == quarter
     whole = response(SHARE, Taken((B, C), 100), GPUS, Ways(None, None))
     assert "RUNLIST_MEMORY" not in whole.envs
     assert whole.envs["NVIDIA_VISIBLE_DEVICES"] == f"{B},{C}"
-
-
-@pytest.mark.parametrize("text", ["", "-3", "0", "101", "1e9", "9" * 5000, "\u0663", "30 ", "x"])
-def test_annotations_that_make_no_sense_grant_nothing(text: str) -> None:
-    assert of_annotations({names.GRANTED_SHARE: text}).percent is None
 
 
 def test_by_cdi_the_names_of_devices_are_given_and_nothing_else() -> None:
@@ -215,21 +197,26 @@ def test_a_gpu_is_spent_for_the_one_that_has_nothing_left_of_the_other() -> None
     assert pairs.spent(SHARE.name) == {B, C}
 
 
+def settings_of_granted(annotations: Mapping[str, str]) -> dict[str, str]:
+    """What the node agent makes of a container's annotations, beside a pod whose author asks for more."""
+    pod = Pod("uid", "web", "shop", {"runlist.dev/weight": "9999"})
+    wishes = list(granted(Asked(pod, "main", ("main",), lambda: None, {}, dict(annotations))))
+    return {wish.key: wish.value for wish in wishes if not wish.wrong}
+
+
 def test_the_node_agent_makes_settings_of_what_was_granted() -> None:
     """By the annotations that the kubelet puts on the container, whatever the pod's author writes."""
-    share = response(SHARE, Taken((A,), 30), GPUS, Ways(None, None))
-    asked = Asked(
-        Pod("uid", "web", "shop", {"runlist.dev/weight": "9999"}),
-        "main",
-        ("main",),
-        lambda: None,
-        {},
-        dict(share.annotations),
-    )
-    wishes = {wish.key: wish.value for wish in granted(asked)}
-    told = of_annotations(share.annotations).settings()
-    assert (wishes["weight"], int(wishes["memory"])) == ("30", int(told["memory"]))
-    assert not [wish.wrong for wish in granted(asked) if wish.wrong]
+    share = response(SHARE, Taken((A,), 30), GPUS, Ways(None, None, memory_follows=False))
+    memory = response(MEMORY, Taken((A,), 20), GPUS, Ways(None, None))
+    assert settings_of_granted({**share.annotations, **memory.annotations}) == {
+        "weight": "30",
+        "memory": str(20 * GIB),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "-3", "0", "101", "1e9", "9" * 5000, "\u0663", "x"])
+def test_annotations_that_make_no_sense_grant_nothing(text: str) -> None:
+    assert settings_of_granted({names.GRANTED_SHARE: text}) == {}
 
 
 def test_the_kubelet_is_told_again_of_what_changed_alone() -> None:

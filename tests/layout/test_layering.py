@@ -83,8 +83,8 @@ FLOW: dict[str, set[str]] = {
         "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
     },
     "daemon.gpu": {
-        "daemon.actuator", "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "proc",
-        "scheduling",
+        "daemon.actuator", "daemon.tasks", "errors", "log", "model", "planes.interface", "planes.usage", "policies",
+        "proc", "scheduling",
     },
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "protocol", "settings", "text",
@@ -148,7 +148,7 @@ FLOW: dict[str, set[str]] = {
     "integrations.drop_ins": {"paths", "text", "trusted"},
     "integrations.parts": set(),
     "integrations.gpu_sizes": {"client", "errors", "planes.interface"},
-    "integrations.kubernetes": {"errors", "integrations.parts", "units"},
+    "integrations.kubernetes": set(),
     "integrations.cdi": {
         "errors", "files", "integrations.drop_ins", "integrations.kubernetes", "interpreter", "log", "paths",
         "planes.interface", "planes.process", "planes.registry", "protocol", "settings", "trusted",

@@ -1,5 +1,6 @@
-// Joins as the library does: joiner CLIENT CONTROL [REGION [TIMES]]. The two are paths to open; a number instead is
-// taken for a descriptor. Prints errno, which was 77, the number of descriptors before and after, and for each time the
+// Joins as the library does: joiner CLIENT CONTROL [REGION [TIMES [AGAIN]]]. The two are paths to open; a number instead
+// is taken for a descriptor. With AGAIN it says "joined", and after a line that it reads that its client works, twice, and
+// that another one does. Prints errno, which was 77, the number of descriptors before and after, and for each time the
 // ns that passed, and those that it had a processor.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -44,6 +45,16 @@ int main(int argc, char** argv) {
     const std::int64_t took = (runlist::monotonic_ns() - start) / times;
     const std::int64_t worked = (processor_ns() - used) / times;
     const int error = errno;
+    if (argc > 5) {
+        std::puts("joined");
+        std::fflush(stdout);
+        std::getchar();
+        for (const std::uint32_t each : {client + 1, client, client}) {
+            const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
+            nanosleep(&pause, nullptr);
+            runlist::join_again(control, each, region);
+        }
+    }
     std::printf("%d %d %d %lld %lld\n", error, before, count_open(), static_cast<long long>(took),
                 static_cast<long long>(worked));
     return 0;

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from runlist.daemon.requests.messages import Kind
-from tests.fixtures.ear import Ear
+from tests.fixtures.ear import Ear, ear
 from tests.native.guests import Guests
 from tests.native.regions import Region
+
+__all__ = ["ear"]
 
 WORK, ANNOUNCEMENTS = 1, 2
 GENERATE, HEALTH = b"POST /generate HTTP/1.1\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"
@@ -128,12 +130,6 @@ def served(guests: Guests, ear: Ear, **more: str) -> Iterator[Server]:
     with guests.started("arrivals", env=env) as process:
         one = Server(process, region, ear)
         one.forget()
-        yield one
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
         yield one
 
 

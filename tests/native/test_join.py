@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -139,6 +140,40 @@ def test_a_daemon_that_is_stopped_is_waited_for_once_and_shortly(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(path))
         assert 0.25 <= join(program, path, *files, 1000).nanoseconds * 1000 / 1e9 < 10
+
+
+def test_one_for_which_there_was_no_room_is_told_of_once_while_it_works(
+    short_path: Path, program: Path, files: tuple[Path, Path]
+) -> None:
+    """It was told of but once: a flood of somebody else's, or a relay that had to start, had nobody ever manage it."""
+    path = short_path / "deaf.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(path))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, contextlib.suppress(BlockingIOError):
+            other.setblocking(False)
+            while True:
+                other.sendto(b"a flood", str(path))
+        process = subprocess.Popen(
+            [program, str(CLIENT), *map(str, files), "1", "again"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, env={**os.environ, "RUNLIST_MESSAGES": str(path)},
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joined\n"
+        deaf.setblocking(False)
+        heard: list[tuple[bytes, int]] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.append((deaf.recv(100), 0))
+        assert {said for said, _ in heard} == {b"a flood"}
+        process.communicate("\n", timeout=60)
+        heard.clear()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                record, descriptors, _, _ = socket.recv_fds(deaf, 100, 10)
+                heard.append((record, len(descriptors)))
+                for fd in descriptors:
+                    os.close(fd)
+        assert heard == [(RECORD.pack(MAGIC, VERSION, Kind.JOIN, 0, 0, CLIENT, 0), 2)]
 
 
 def test_many_that_join_at_a_time_are_all_heard(short_path: Path, program: Path, files: tuple[Path, Path]) -> None:

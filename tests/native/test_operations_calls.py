@@ -4,6 +4,8 @@ whole context: the same as without the library.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.native.guests import Guests
 from tests.native.test_operations import QUEUED, environment
 
@@ -38,10 +40,22 @@ def test_graphs_record_events_and_wait_for_them(guests: Guests) -> None:
     assert lines(guests, "graphs") == ["recorded 5", "waited 6"]
 
 
-def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Guests) -> None:
+@pytest.mark.parametrize("act", ["processes", "early processes"])
+def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Guests, act: str) -> None:
     told = ["told 5", "told 6", "read 9"]
-    assert guests.lines("operations-calls", "processes", env=guests.environment(PLAIN="1")) == told
-    assert lines(guests, "processes") == told
+    assert guests.lines("operations-calls", act, env=guests.environment(PLAIN="1")) == told
+    assert lines(guests, act) == told
+
+
+@pytest.mark.parametrize("act", ["a graph records", "a launch records"])
+def test_an_event_is_of_what_was_given_last_also_where_others_queue(guests: Guests, act: str) -> None:
+    assert guests.lines("operations-calls", act, env=guests.environment(PLAIN="1")) == ["last 1"]
+    assert lines(guests, act) == ["last 1"]
+
+
+def test_all_threads_of_a_client_wait_for_what_was_given_on_its_behalf(guests: Guests) -> None:
+    assert guests.lines("operations-calls", "twice", env=guests.environment(PLAIN="1")) == [f"{QUEUED}"]
+    assert lines(guests, "twice") == [f"{QUEUED}"]
 
 
 def test_the_librarys_own_functions_are_called_in_any_order_by_threads_and_children(guests: Guests) -> None:

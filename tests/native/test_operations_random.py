@@ -66,7 +66,7 @@ def test_programs_give_what_they_should(program: Path, guests: Guests) -> None:
     assert ran(program, guests, 1, PROGRAMS // 5, "--events") == [f"right {PROGRAMS // 5}"]
 
 
-RULES = ("exclusive", "greedy", "complementary", "tiny", "bounded", "changing", "changing --events")
+RULES = ("exclusive", "greedy", "complementary", "tiny", "bounded", "changing", "changing --events", "restarting")
 RULED = 60 if TIMES == 1 else 1_000 * TIMES
 
 

@@ -14,11 +14,11 @@ import pytest
 from runlist.daemon.requests.messages import Kind
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import short_path, wait_for
-from tests.fixtures.ear import Ear
+from tests.fixtures.ear import Ear, ear
 from tests.native.guests import Guests
 from tests.native.regions import ACTIVITY, ACTIVITY_AT, SLOT_BYTES, SLOTS, SLOTS_AT, Activity, Region
 
-__all__ = ["short_path"]
+__all__ = ["ear", "short_path"]
 
 
 INVALID_VALUE, ILLEGAL_STATE, ILLEGAL_ADDRESS, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 1, 401, 700, 900, 901, 908
@@ -399,12 +399,6 @@ def test_under_a_cap_work_counts_once(guests: Guests) -> None:
 
 
 # News of work.
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
-        yield one
 
 
 def joined(ear: Ear) -> None:

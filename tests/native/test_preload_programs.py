@@ -38,7 +38,7 @@ for _ in range(6):
 USES = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).use_variables())"
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "undefined"])
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 def test_a_sanitized_program_runs(guests: Guests, sanitizer: str) -> None:
     """A sanitizer looks up functions before its own works."""
     source, built = guests.new_path().with_suffix(".c"), guests.new_path()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.integrations.kubernetes.grants import of_annotations
+from runlist.integrations.kubernetes import names
 from runlist.integrations.node.cgroups import mount
 from tests.conftest import ON_NVIDIA
 from tests.fixtures import compiler
@@ -70,7 +70,7 @@ class Pod:
     def expected(self) -> tuple[str, int]:
         """Its name and its weight: what it was granted."""
         (answer,) = self.granted.answers.values()
-        return self.name, int(of_annotations(answer.annotations).settings()["weight"])
+        return self.name, int(answer.annotations[names.GRANTED_SHARE])
 
 
 @dataclass

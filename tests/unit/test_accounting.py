@@ -123,8 +123,20 @@ def test_seconds_become_shares(accounts: Accounting, source: FakeSource, clock: 
     source.hold(1, 0.5)
     clock.now += 1.5  # a late look: the second was two seconds long
     accounts.read(clock.now)
-    assert accounts.of(1).history == [0.25, 0.5]
+    assert accounts.of(1).history == [0.25, 0.5, 0.5]
     assert accounts.of(1).turns_per_s == 5
+
+
+def test_whether_it_is_in_use(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    assert not accounts.in_use
+    source.hold(1, 0.1)
+    clock.now += 0.2
+    accounts.read(clock.now)
+    assert accounts.in_use
+    second(accounts, source, clock, 1, held_s=0.2)
+    assert accounts.in_use  # in the last second
+    second(accounts, source, clock, 1, held_s=0.5, idle_s=0.5)
+    assert not accounts.in_use
 
 
 def test_no_second_holds_more_than_itself(accounts: Accounting, source: FakeSource, clock: Clock) -> None:

@@ -147,3 +147,19 @@ def test_a_bound_that_is_none_is_refused(tmp_path: Path, bound: str, what: str) 
     main.write_text(f"[[bound]]\n{bound}\n")
     with pytest.raises(UsageError, match=what):
         Rules.load(main)
+
+
+def test_whether_any_rule_makes_processes_latency_critical(tmp_path: Path) -> None:
+    main = tmp_path / "rules.toml"
+    main.write_text('[[rule]]\nset.class = "batch"\n')
+    book = RuleBook(Rules.load(main))
+    assert not book.give_critical
+    for given in ('class = "latency"', 'class = "deadline", deadline = "4ms/10ms"', 'deadline = "4ms/10ms"'):
+        drop_in = Rules.of_drop_in(Path("/run/a.toml"), f"[[rule]]\nset = {{ {given} }}\n".encode())
+        book.put("a.toml", drop_in)
+        assert book.give_critical
+        book.put("a.toml", None)
+        assert not book.give_critical
+    main.write_text('[[rule]]\nset.class = "latency"\n')
+    book.use(Rules.load(main))
+    assert book.give_critical

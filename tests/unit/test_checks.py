@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 
 from runlist.daemon.tasks.managed import SuspendedBy
-from runlist.daemon.tree import adoption, checks
+from runlist.daemon.tree import adoption, checks, sleepers
+from runlist.proc.process import is_stopped
 from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.daemon import wait_for
 from tests.fixtures.fake_rm import FakeClient
 from tests.fixtures.manager import Managed, a_daemon
 
@@ -137,6 +141,59 @@ def test_one_that_closed_its_files_keeps_its_settings(monkeypatch: pytest.Monkey
         assert [away.task for away in root.away.values()] == [task]
 
     a_daemon(test)
+
+
+def test_who_slept_is_not_asked_about_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty idle programs took 17 requests and 50 comparisons a second."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(sleepers, "time", clock)
+    asked: dict[str, list[int]] = {"files": [], "slices": []}
+
+    def looked(kind: str, after_s: float = 1.0) -> list[int]:
+        clock.now += after_s
+        asked[kind].clear()
+        return asked[kind]
+
+    async def test(world: Managed) -> None:
+        with child() as other:
+            world.tree([other])
+            root = world.root()
+            for pid in (PID, other):
+                await world.adopt(root, pid)
+            monkeypatch.setattr(world.checks, "correct", asked["slices"].append)
+            monkeypatch.setattr(adoption.borrow, "still_has", lambda pid, fd, copy: asked["files"].append(pid) or True)
+            world.checks.check(files=True, slices=True)
+            slept = looked("files"), looked("slices")
+            world.checks.check(files=True, slices=True)
+            assert [set(each) for each in slept] == [{PID}] * 2
+            slices = looked("slices")
+            world.checks.check(files=False, slices=False, of=[other])  # the kernel says that it asked the driver
+            assert slices == [other]
+            os.kill(other, signal.SIGSTOP)  # to stop and to go on takes it a moment of a processor
+            os.kill(other, signal.SIGCONT)
+            wait_for(lambda: is_stopped(other) is False)
+            ran = looked("slices")
+            wait_for(lambda: other in (world.checks.check(files=False, slices=True), ran)[1])
+            files, slices = looked("files", sleepers.ALL_EVERY_S), looked("slices")
+            world.checks.check(files=True, slices=True)  # its children may have what it has
+            assert (set(files), slices) == ({PID, other}, [PID, other])
+
+    a_daemon(test)
+
+
+def test_one_that_left_its_files_to_another_never_sleeps() -> None:
+    with child() as pid:
+        process: Any = SimpleNamespace(pid=pid, holder=pid)
+        looks = sleepers.Sleepers()
+        assert (
+            looks.left_out([process], 1000.0) == looks.left_out([process], 1000.0 + sleepers.ALL_EVERY_S) == [process]
+        )
+        wait_for(lambda: looks.left_out([process], 1000.0) == [])
+        process.holder = PID
+        assert looks.left_out([process], 1000.0) == [process]
+    process.holder = pid
+    assert looks.left_out([process], 1000.0) == [process]  # it ended
+    assert looks.left_out([process], 1000.0) == [process]
 
 
 def test_one_that_may_have_been_let_on_by_another_is_suspended_once_more() -> None:

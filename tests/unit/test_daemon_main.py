@@ -8,8 +8,6 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,42 +136,6 @@ def test_it_ends_once_nobody_wanted_it_for_so_long(monkeypatch: pytest.MonkeyPat
     assert closed == [13.0]
 
 
-def test_memory_is_looked_at_often_where_limited_and_else_behind_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, looks = SimpleNamespace(now=100.0), []
-
-    async def sleep(seconds: float) -> None:
-        clock.now += seconds
-        guard.hurries = clock.now > 110
-        if clock.now > 113:
-            raise KeyboardInterrupt
-
-    @contextlib.asynccontextmanager
-    async def timeout(longest_s: float) -> AsyncIterator[None]:
-        """Half of the checks stand."""
-        stands = len(looks) % 2 == 1
-        await sleep(longest_s if stands else module.CHECK_EVERY_S)
-        if stands:
-            raise TimeoutError
-        yield
-
-    async def check() -> None:
-        looks.append(clock.now)
-
-    guard = SimpleNamespace(hurries=False, check=check)
-    daemon: Any = SimpleNamespace(guard=guard)
-    checked: Any = SimpleNamespace(wait=partial(asyncio.sleep, 0))
-    drawn: list[tuple[float, float]] = []
-    chance = SimpleNamespace(uniform=lambda low, high: drawn.append((low, high)) or (low + high) / 2)
-    monkeypatch.setattr(module, "random", SimpleNamespace(SystemRandom=lambda: chance))
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, timeout=timeout))
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._guard(daemon, checked))
-    calm, hurried = [at for at in looks if at <= 110], [at for at in looks if at > 110]
-    assert len(calm) == 8
-    assert 6 <= len(hurried) <= 8
-    assert set(drawn) == {(0.5, 1.5)}  # nobody knows the moments
-
-
 def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
     monkeypatch: pytest.MonkeyPatch, short_path: Path
 ) -> None:
@@ -198,118 +160,6 @@ def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
     path.unlink()
     with module._listening(plane, None, ServiceManager({})):  # each of them let go of the lock
         pass
-
-
-def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[object] = []
-    tells, rounds = [False], [6]
-
-    async def sleep(seconds: float) -> None:
-        said.append(f"waited {seconds}")
-        if said.count(f"waited {seconds}") > rounds[0]:
-            raise KeyboardInterrupt
-
-    async def nothing() -> None:
-        said.append("looked")
-
-    processes = SimpleNamespace(forget_heirs=nothing, expected=set(), managed={})
-    daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
-        checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
-        rousing=SimpleNamespace(look=lambda: said.append("roused")),
-        processes=processes,
-        manager=SimpleNamespace(
-            look_who_joined=lambda: said.append("who joined"), look_who_is_left=lambda: said.append("who is left")
-        ),
-        kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
-        sightings=SimpleNamespace(count=lambda: said.append("counts")),
-        opened=SimpleNamespace(set=lambda: said.append("opened")),
-    )
-    limit: Any = SimpleNamespace(say_left_out=lambda: said.append("left out"))
-
-    def checks() -> list[object]:
-        return [each for each in said if isinstance(each, tuple) and each[0] != "usage"]
-
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit, asyncio.Event()))
-    assert checks() == [(True, False), (True, False), (True, True)] * 2
-    assert said.count("left out") == said.count(("usage", True)) == 6
-    assert said.count("looked") == 6
-    assert said.count("ring") == said.count("roused") == said.count("who joined") == 6
-    assert said.count("counts") == 2
-    assert said.count("who is left") == 6
-    assert "opened" not in said
-    said.clear()
-    processes.expected.add(7)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit, asyncio.Event()))
-    assert said.count("opened") == 6  # it may have a context again at any moment
-    said.clear()
-    tells[0], rounds[0] = True, 60
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit, asyncio.Event()))
-    assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
-
-
-def test_who_waits_to_checkpoint_is_looked_for_behind_checks_or_as_rarely_as_it_takes_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[float] = []
-    now = 0.0
-
-    async def wait() -> None:
-        nonlocal now
-        now = float(int(now) + 1)
-        if now == 30:
-            raise KeyboardInterrupt
-
-    async def look() -> None:
-        nonlocal now
-        looked.append(now)
-        now += 0.01 if len(looked) < 3 else 0.7
-
-    daemon: Any = SimpleNamespace(checkpoints=SimpleNamespace(look=look))
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    checked: Any = SimpleNamespace(wait=wait)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._see_checkpoints(daemon, checked))
-    assert looked == [1, 2, 3, 11, 19, 27]
-
-
-def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And those of who asked the driver for something, within three seconds, once."""
-    checks: list[tuple[bool, bool]] = []
-    asked: list[set[int]] = []
-    asking = [{7}]
-
-    async def sleep(seconds: float) -> None:
-        if len(checks) == 12:
-            raise KeyboardInterrupt
-
-    async def nothing() -> None:
-        pass
-
-    daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
-        checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
-        processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
-        rousing=SimpleNamespace(look=lambda: None),
-        manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
-        kernel=SimpleNamespace(
-            check=lambda: len(checks) != 4,
-            asking=lambda managed: asking.pop() if len(checks) >= 6 and asking else set(),
-        ),
-        sightings=SimpleNamespace(count=lambda: None),
-    )
-    limit: Any = SimpleNamespace(say_left_out=lambda: None)
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit, asyncio.Event()))
-    assert checks == [(False, False)] * 4 + [(True, False), (True, True)] + [(False, False)] * 6
-    assert asked == [set()] * 8 + [{7}] + [set()] * 3
 
 
 class Watch:
@@ -482,13 +332,14 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         pass
 
     daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
+        gpus=SimpleNamespace(read_usage=lambda kept_s: None, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
-        kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
+        kernel=SimpleNamespace(works=True, check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
+        search=SimpleNamespace(seek=lambda listed: nothing()),
         revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: None)

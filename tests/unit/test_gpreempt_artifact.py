@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "bursts beyond all time": (with_load(**BURSTY, peak=9, busy=0.5), "load: peak: take 1 to 2"),
     "bursts without end": (with_load(**ENDLESS), "frequency times seconds: take 0 to 200000"),
     "not JSON": ('{"time": 1,\n  "tasks": [,]}', "line 2"),
-    "too deep": ("[" * 100_000, "not the JSON of a workload"),
+    "too deep": ("[" * 100_000, "nested too deeply"),
 }
 
 

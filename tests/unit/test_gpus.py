@@ -34,6 +34,7 @@ class Scheduler:
         self.did: list[Any] = []
         self.fails: list[dict[TaskKey, RunlistError]] = []
         self.ended: Counter[Count] = Counter()
+        self.accounting = SimpleNamespace(in_use=False)
         self.ledger = SimpleNamespace(tree_ended=lambda quota: self.did.append(("tree ended", quota)))
         self.loop = SimpleNamespace(
             use=lambda spec, policy: self.did.append((spec.name, type(policy).__name__)),
@@ -135,11 +136,16 @@ def test_whose_control_failed_is_released_unless_somebody_asked_for_it(world: Wo
 
 
 def test_usage_is_read_and_timers_stopped_on_all_gpus(world: World) -> None:
-    world.gpus.read_usage(0.0)
-    world.gpus.read_usage(0.5)
+    assert world.gpus.read_usage(0.0) is False
+    world.two.accounting.in_use = True
+    assert world.gpus.read_usage(0.5) is True
     world.gpus.close()
     for each in (world.one, world.two):
         assert each.done() == [("read", 0.0), ("read", 0.5), "closed"]
+
+
+def test_gpus_that_are_listed_come_before_others_that_have_tasks(world: World) -> None:
+    assert world.gpus.with_listed(["GPU-3", "GPU-2"]) == ["GPU-3", "GPU-2", "GPU-1"]
 
 
 def test_a_task_is_forgotten_on_its_gpu(world: World) -> None:

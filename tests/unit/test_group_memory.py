@@ -112,7 +112,7 @@ def test_a_group_that_is_over_again_and_again_is_off_for_a_while(world: World) -
     for look in range(1, OFTEN + 1):
         world.hold(2, 3)
         assert world.groups.breaking([GPU, OTHER_GPU]) == {("team", GPU)}
-        often = world.groups.breaking_often([GPU, OTHER_GPU])
+        often = world.groups.breaking([GPU, OTHER_GPU], Quota.breaks_often)
         assert often == (set() if look < OFTEN else {("team", GPU)})
         world.take_note(2, 2, sure=bool(often))
     assert world.off() == ["suspended for a while: its group held more than its 4.0 GiB again and again"] * 2

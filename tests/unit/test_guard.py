@@ -77,6 +77,33 @@ def test_a_second_tiny_slice_is_widened() -> None:
     assert "would stop each other" in notes[0]
 
 
+def test_beside_another_daemons_no_tiny_slice_is_left() -> None:
+    asked = []
+
+    def nobody_may(wants: bool) -> bool:
+        asked.append(wants)
+        return False
+
+    decided = {KEYS[0]: Share(1), KEYS[1]: Share(SAFE_US + 1), KEYS[2]: Share(1, False), KEYS[3]: Share(2)}
+    shares, notes = safe_shares([task(pid) for pid in range(4)], decided, {}, NOW, SLICES, nobody_may)
+    assert shares == decided | {KEYS[0]: Share(SAFE_US), KEYS[3]: Share(SAFE_US)}
+    assert (len(notes), "another daemon" in notes[0]) == (1, True)
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_who_is_not_on_needs_no_tiny_slice(enabled: bool) -> None:
+    asked = []
+
+    def may(wants: bool) -> bool:
+        asked.append(wants)
+        return True
+
+    decided = {KEYS[0]: Share(1, enabled), KEYS[1]: Share(SAFE_US)}
+    assert safe_shares([task(0), task(1)], decided, {}, NOW, SLICES, may) == (decided, [])
+    assert asked == [enabled]
+
+
 def test_two_tiny_slices_that_the_user_fixed_are_no_exception() -> None:
     shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {}, NOW, SLICES)
     assert [shares[key].timeslice_us for key in KEYS[:2]] == [1, SAFE_US]

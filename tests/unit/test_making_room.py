@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +14,7 @@ from runlist.daemon.gpu import room
 from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.tasks.managed import GAVE_WAY, Count
 from runlist.errors import RunlistError
-from runlist.model import Share, TaskKey
+from runlist.model import Owner, Share, TaskKey
 from runlist.policies import Decision
 from tests.fixtures.fake_rm import UUIDS, Call
 from tests.fixtures.scheduler import DISABLE, World
@@ -19,6 +22,7 @@ from tests.fixtures.scheduler import DISABLE, World
 # As they are to be: taken from the code they would hold whatever it says.
 LONGEST_S = 0.1
 REST = 10
+ENOUGH_S = 0.025
 
 REFUSED = 0x1F
 
@@ -29,6 +33,22 @@ def key(pid: int) -> TaskKey:
 
 def computes(world: World) -> list[bool]:
     return [tenant.computes for tenant in world.tenants.values()]
+
+
+ONE, OTHER, THIRD = (1000, ""), (1001, ""), (0, "docker-1")
+
+
+def make(world: World, owner: Owner = ONE) -> bool:
+    """Somebody's program comes. Returns whether there is room for it."""
+    return world.do(lambda: world.scheduler.make_room(owner))
+
+
+def disabled(call: Call) -> list[tuple[int, int]]:
+    """The clients and channels that a control is to disable."""
+    if call.command != DISABLE:
+        return []
+    (count,), numbers = struct.unpack_from("<I", call.params, 4), struct.unpack_from("<128I", call.params, 24)
+    return list(zip(numbers[:64], numbers[64:], strict=True))[:count]
 
 
 @pytest.fixture
@@ -47,7 +67,7 @@ def test_they_go_off_by_one_control_until_a_run_decides(roomy: World) -> None:
     for tenant in roomy.tenants.values():
         tenant.file.calls.clear()
     assert roomy.scheduler.gives_room
-    assert roomy.do(roomy.scheduler.make_room)
+    assert make(roomy)
     assert computes(roomy) == [False, False, True]
     assert sum(len(tenant.file.sent(DISABLE)) for tenant in roomy.tenants.values()) == 1
     tasks = [roomy.scheduler.tasks[key(pid)] for pid in (1, 2, 3)]
@@ -60,7 +80,7 @@ def test_they_go_off_by_one_control_until_a_run_decides(roomy: World) -> None:
 
 def test_timers_do_not_decide_meanwhile(roomy: World) -> None:
     """The policy asked to be asked again, and does not know who comes."""
-    roomy.do(roomy.scheduler.make_room)
+    make(roomy)
     asked = len(roomy.policy.asked)
     roomy.pass_time(LONGEST_S / 2)
     assert (computes(roomy), len(roomy.policy.asked)) == ([False, False, True], asked)
@@ -71,19 +91,49 @@ def test_timers_do_not_decide_meanwhile(roomy: World) -> None:
 
 
 def test_who_makes_room_on_and_on_runs_most_of_the_time(roomy: World) -> None:
-    assert roomy.do(roomy.scheduler.make_room)
-    assert not roomy.do(roomy.scheduler.make_room)  # it is made
+    assert make(roomy)
     roomy.pass_time(LONGEST_S + 0.001)
-    assert not roomy.do(roomy.scheduler.make_room)
-    roomy.pass_time(REST * LONGEST_S - 0.01)
-    assert not roomy.do(roomy.scheduler.make_room)
+    assert not make(roomy)
+    assert computes(roomy) == [True] * 3
+    roomy.pass_time(REST * ENOUGH_S - 0.01)
+    assert not make(roomy)
     assert computes(roomy) == [True] * 3
     roomy.pass_time(0.02)
-    assert roomy.do(roomy.scheduler.make_room)
-    roomy.pass_time(LONGEST_S / 2)
-    roomy.run()
-    roomy.pass_time(REST * LONGEST_S / 2 + 0.01)
-    assert roomy.do(roomy.scheduler.make_room)  # it had been made for half as long
+    assert make(roomy)
+    roomy.pass_time(ENOUGH_S + 0.002)
+    assert computes(roomy) == [True] * 3
+    roomy.pass_time(2 * REST * LONGEST_S)
+    for _ in range(4):  # each is there soon, as most are
+        assert make(roomy)
+        roomy.pass_time(LONGEST_S / 5)
+        roomy.run()
+    assert not make(roomy)
+
+
+def test_one_user_leaves_others_their_room(roomy: World) -> None:
+    """Also in a container that root made."""
+    began = roomy.clock.now
+    made: Counter[Owner] = Counter()
+    off = 0.0
+    while roomy.clock.now < began + 100:
+        made[ONE] += make(roomy)
+        if int(roomy.clock.now - began) % 5 == 0:
+            for owner in (OTHER, THIRD):
+                made[owner] += make(roomy, owner)
+        off += 0.01 * (computes(roomy) == [False, False, True])
+        roomy.pass_time(0.01)
+    assert off <= 100 / REST
+    assert made[OTHER] >= 20 <= made[THIRD]
+
+
+def test_who_comes_while_there_is_room_has_it_for_as_long_as_alone(roomy: World) -> None:
+    assert make(roomy)
+    roomy.pass_time(LONGEST_S - 0.01)
+    assert make(roomy, OTHER)
+    roomy.pass_time(0.02)
+    assert computes(roomy) == [False, False, True]
+    roomy.pass_time(LONGEST_S)
+    assert computes(roomy) == [True] * 3
 
 
 def test_where_the_driver_refuses_they_run_on(roomy: World) -> None:
@@ -100,27 +150,46 @@ def test_where_the_driver_refuses_they_run_on(roomy: World) -> None:
 
     for tenant in roomy.tenants.values():
         tenant.file.on_control = refuse
-    assert not roomy.do(roomy.scheduler.make_room)
+    assert not make(roomy)
     assert computes(roomy) == [True] * 3
     assert refusals == []
     roomy.pass_time(REST * LONGEST_S + 0.01)
-    assert roomy.do(roomy.scheduler.make_room)
+    assert make(roomy)
+
+
+def test_whose_channels_the_driver_refuses_has_its_own_tasks_alone_stay(roomy: World) -> None:
+    """It may free some all the time."""
+    whose = roomy.scheduler.tasks[key(2)]
+    whose.task = replace(whose.task, owned_by=OTHER)
+    client = roomy.tenants[2].client
+    gone = client.handle, client.of_class(0xC86F)[0]
+    for tenant in roomy.tenants.values():
+        tenant.file.on_control = lambda call: REFUSED if gone in disabled(call) else None
+    assert make(roomy)
+    assert computes(roomy) == [False, True, True]
+    assert [roomy.scheduler.tasks[key(pid)].share.enabled for pid in (1, 2)] == [False, True]
+    roomy.run()
+    for tenant in roomy.tenants.values():
+        tenant.file.calls.clear()
+    roomy.pass_time(0.5)
+    assert make(roomy)  # of whom nothing is tried again so soon
+    assert sum(len(tenant.file.sent(DISABLE)) for tenant in roomy.tenants.values()) == 1
 
 
 def test_nobody_makes_room_who_is_off_or_gone_or_where_nobody_is_to(roomy: World) -> None:
     roomy.do(lambda: roomy.scheduler.remove(key(2)))
     roomy.scheduler.tasks[key(1)].share = Share(10_000, enabled=False)
-    assert not roomy.do(roomy.scheduler.make_room)
+    assert not make(roomy)
     roomy.decide(Decision({}))
     roomy.run()
     assert not roomy.scheduler.gives_room
-    assert not roomy.do(roomy.scheduler.make_room)
+    assert not make(roomy)
 
 
 def test_of_clients_of_a_server_one_control_stops_all(roomy: World) -> None:
     tasks = [roomy.scheduler.tasks[key(pid)] for pid in (1, 2)]
     tasks[1].carrier = tasks[0]
-    assert roomy.do(roomy.scheduler.make_room)
+    assert make(roomy)
     assert computes(roomy) == [False, True, True]
     assert [task.share.enabled for task in tasks] == [False, False]
 
@@ -129,7 +198,7 @@ def test_what_may_go_off_at_once_for_another_reason_is_settled_first(roomy: Worl
     settled: list[Any] = []
     task = roomy.scheduler.tasks[key(1)]
     task.on_settle = lambda: settled.append(task.share.enabled)
-    assert roomy.do(roomy.scheduler.make_room)
+    assert make(roomy)
     assert settled == [True]
 
 
@@ -139,7 +208,7 @@ def test_the_book_counts_no_time_of_who_makes_room(roomy: World, monkeypatch: py
     roomy.pass_time(0.01)
     roomy.run()
     before = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
-    roomy.do(roomy.scheduler.make_room)
+    make(roomy)
     roomy.pass_time(LONGEST_S / 2)
     roomy.run()
     after = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
@@ -147,7 +216,7 @@ def test_the_book_counts_no_time_of_who_makes_room(roomy: World, monkeypatch: py
 
 
 def test_after_closing_nobody_comes_on(roomy: World) -> None:
-    roomy.do(roomy.scheduler.make_room)
+    make(roomy)
     asked = len(roomy.policy.asked)
     roomy.do(roomy.scheduler.close)
     roomy.pass_time(2 * LONGEST_S)

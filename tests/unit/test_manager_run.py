@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.daemon.requests import manager as module
+from runlist.daemon.requests import launches
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, RunlistError
@@ -40,7 +40,7 @@ async def both_gpus_busy(world: Managed) -> Root:
 
 
 def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+    monkeypatch.setattr(launches, "_QUEUE_LOOK_S", 0.001)
 
     async def test(world: Managed) -> None:
         with child() as first, child() as second:
@@ -67,7 +67,7 @@ def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pyt
 
 
 def test_a_command_that_gives_up_waits_no_more(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+    monkeypatch.setattr(launches, "_QUEUE_LOOK_S", 0.001)
 
     async def test(world: Managed) -> None:
         await both_gpus_busy(world)

@@ -17,22 +17,18 @@ from hypothesis import strategies as st
 from runlist.daemon.relay.channel import Datagram
 from runlist.daemon.requests.messages import Answer, Effect, Kind, Messages, TenantMessage, parse
 from runlist.errors import RunlistError, UsageError
+from runlist.proc import owners
+from runlist.proc.owners import Owner
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
-from tests.fixtures.ear import CloseHere, Ear
+from tests.fixtures.ear import CloseHere, Ear, ear
 
 # As they are to be: taken from the code they would hold whatever it says.
 MAX_PER_WAKEUP = 32
 
-__all__ = ["short_path"]
+__all__ = ["ear", "short_path"]
 
 BEGIN = TenantMessage(Kind.SEGMENT_BEGIN, -3, 7, 0)
 REPORT = TenantMessage(Kind.REPORT_LATENCY, 0, 8, 1234)
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
-        yield one
 
 
 @pytest.fixture
@@ -154,19 +150,23 @@ class Strangers:
     """Notes what it is to take."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[int, bool]] = []
+        self.taken: list[tuple[Owner, bool]] = []
 
     def share(self, messages: socket.socket, on_datagram: object) -> None:
         self.messages = messages
 
-    def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
-        self.taken.append((uid, wanted))
+    def take(self, owner: Owner, wanted: bool, done: Callable[[], None]) -> None:
+        self.taken.append((owner, wanted))
         self.done = done
 
 
 @needs_root
-def test_what_a_stranger_sends_with_descriptors_is_left_to_others_one_at_a_time(short_path: Path) -> None:
+def test_what_a_stranger_sends_with_descriptors_is_left_to_others_one_at_a_time(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short_path.chmod(0o711)
+    inside = Owner(os.getuid(), "0" * 64)
+    monkeypatch.setattr(owners, "cgroup_of", lambda _: ("/", "0" * 64))
     strangers, heard = Strangers(), []
 
     async def test() -> None:
@@ -181,12 +181,12 @@ def test_what_a_stranger_sends_with_descriptors_is_left_to_others_one_at_a_time(
                 socket.send_fds(sock, [TenantMessage(kind, 0, 1, 7).encode()], [0])
             sock.send(TenantMessage(Kind.HINT, 0, 2, 5).encode())
             await asyncio.sleep(0.1)
-            assert strangers.taken == [(os.getuid(), True)]  # and no other until it is out of the queue
+            assert strangers.taken == [(inside, True)]  # and no other until it is out of the queue
             for _ in range(2):
                 strangers.messages.recv(100)
                 strangers.done()
                 await asyncio.sleep(0.05)
-        assert strangers.taken == [(os.getuid(), True), (os.getuid(), False)]
+        assert strangers.taken == [(inside, True), (Owner(os.getuid()), False)]
         assert heard == [Kind.HINT]
         assert messages.dropped == {"foreign": 1}
         messages.close()

@@ -135,7 +135,7 @@ def test_where_it_cannot_be_managed_nothing_is_left(monkeypatch: pytest.MonkeyPa
                 assert root.awaited is True
                 raise RunlistError("the driver refuses")
 
-            monkeypatch.setattr(world.manager, "find_everything_of", everything_of)
+            monkeypatch.setattr(world.manager.search, "everything_of", everything_of)
             with pytest.raises(RunlistError, match="the driver refuses"):
                 await own.manage(PID, {"weight": "70"}, None, ME)
             assert world.processes.roots == {}
@@ -234,7 +234,7 @@ def test_files_that_a_process_sends_are_taken_once_they_were_looked_at(there: bo
         return taken
 
     world: Any = SimpleNamespace(
-        _search=SimpleNamespace(
+        search=SimpleNamespace(
             root_for=lambda pid, uid: "a root" if there else None, look_anew=lambda pid: did.append(("look", pid))
         ),
         descriptors=SimpleNamespace(joined=joined),

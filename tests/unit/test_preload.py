@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runlist.errors import NotSupportedError
+from runlist.planes.process import library as library_module
 from runlist.planes.process import preload
 from tests.fixtures.daemon import NOBODY, needs_root
 
@@ -159,3 +160,16 @@ def test_programs_that_change_rights(tmp_path: Path) -> None:
     for mode, changes in ((0o4755, True), (0o2755, True), (0o2745, False), (0o755, False)):
         path.chmod(mode)
         assert ("with other rights than yours" in preload.obstacle(str(path))) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("librunlist.so", "reinstall runlist"), ("why.bpf.o", "build it where clang or ziglang is")]
+)
+def test_what_an_installation_lacks_is_said_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch, name: str, advice: str
+) -> None:
+    """A build without clang has all but the kernel plane, and another one like it would have no more."""
+    monkeypatch.delenv("RUNLIST_NATIVE_BUILD", raising=False)
+    monkeypatch.setattr(library_module, "installed", lambda *parts: Path("/no/such", *parts))
+    with pytest.raises(FileNotFoundError, match=advice):
+        library_module.program(name)

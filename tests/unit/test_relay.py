@@ -302,6 +302,26 @@ def test_a_datagram_that_takes_too_long_is_the_end_of_it(born: bool) -> None:
     run(test, born=born)
 
 
+def test_what_it_said_while_the_daemon_was_busy_counts() -> None:
+    """It was killed for the daemon's own lateness, with what it had to say, and its user was refused."""
+
+    async def test(one: Seen) -> None:
+        done: list[int] = []
+        assert one.relay.take(Say.TAKE, 0.05, lambda: done.append(1))
+        for say, number in ((Say.GO, 0), (Say.TAKEN, 1), (Say.DATAGRAM, 1)):
+            one.say(say, number)
+        time.sleep(0.1)  # noqa: ASYNC251 (nothing else is done meanwhile)
+        await turns()
+        assert (one.ends, done, [packet.say for packet in one.packets]) == ([], [1], [Say.DATAGRAM])
+        one.relay.look(time.monotonic())  # asks for a sign of life
+        await turns()
+        one.say(Say.GO, 1)
+        one.relay.look(time.monotonic() + SIGN_S + 0.1)
+        assert one.ends == []
+
+    run(test)
+
+
 SPINS = ("sh", "-c", "while :; do :; done")
 
 

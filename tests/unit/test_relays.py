@@ -24,13 +24,14 @@ from runlist.daemon.relay import channel, relay, relays
 from runlist.daemon.relay.channel import Datagram, Say
 from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.frames import Inbox
+from runlist.proc.owners import Owner
 from runlist.proc.process import behind
 from tests.fixtures.daemon import PATIENCE_S, running
 from tests.unit.test_relay import until
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
-ONE, OTHER = 1001, 1002
+ONE, OTHER = Owner(1001), Owner(1002)
 
 
 class World:
@@ -44,18 +45,18 @@ class World:
         self.relays.share(self.messages, self.heard.append)
         self._socks: list[socket.socket] = []
 
-    def connect(self, uid: int) -> tuple[socket.socket, tuple[socket.socket, Callable[[], None]] | None]:
+    def connect(self, owner: Owner) -> tuple[socket.socket, tuple[socket.socket, Callable[[], None]] | None]:
         """A connection of a stranger, and what came of it."""
         mine, handed = socket.socketpair()
         mine.setblocking(False)
-        served = self.relays.connect(uid, handed)
+        served = self.relays.connect(owner, handed)
         assert handed.fileno() < 0  # in no case is it still here
         self._socks += [mine, *([served[0]] if served else [])]
         return mine, served
 
-    async def served(self, uid: int) -> tuple[socket.socket, socket.socket, Callable[[], None]]:
+    async def served(self, owner: Owner) -> tuple[socket.socket, socket.socket, Callable[[], None]]:
         """A connection that is served: both ends, and what to call at its end."""
-        mine, served = self.connect(uid)
+        mine, served = self.connect(owner)
         assert served is not None
         ours, ended = served
         ours.setblocking(False)
@@ -64,9 +65,9 @@ class World:
         assert await asyncio.wait_for(loop.sock_recv(ours, 1 << 16), PATIENCE_S) == wire.encode(wire.GetStatus())
         return mine, ours, ended
 
-    async def relay_of(self, uid: int | None) -> int:
+    async def relay_of(self, owner: Owner | None) -> int:
         """The process of a user's relay, once it is known: a relay may have answered before."""
-        one = self.relays._undertaker if uid is None else self.relays._relays[uid]
+        one = self.relays._undertaker if owner is None else self.relays._relays[owner]
         assert one is not None
         await until(lambda: one.is_running)
         assert one._pidfd is not None
@@ -137,8 +138,8 @@ def test_each_user_has_one_relay_and_so_many_connections(monkeypatch: pytest.Mon
 
 def test_several_relays_may_start_at_once() -> None:
     async def test(world: World) -> None:
-        await asyncio.gather(*(world.served(ONE + number) for number in range(4)))
-        assert len({await world.relay_of(ONE + number) for number in range(4)}) == 4
+        await asyncio.gather(*(world.served(Owner(1001 + number)) for number in range(4)))
+        assert len({await world.relay_of(Owner(1001 + number)) for number in range(4)}) == 4
 
     run(test)
 
@@ -486,9 +487,10 @@ def test_what_a_relay_says_goes_to_the_daemon_or_its_log() -> None:
     heard: list[Datagram] = []
     world: Any = SimpleNamespace(_on_datagram=heard.append)
     sent = Datagram(b"record", 5, 6, b"\0name")
+    said: Any = SimpleNamespace(owner=Owner(77, "0" * 64))
     with capture_logs() as logs:
-        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.DATAGRAM, 1, sent.encode(), []))
-        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.BROKEN, 1, b"half a \xff", []))
-        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.TAKEN, 1, b"", []))
+        Relays._heard(world, said, channel.Packet(Say.DATAGRAM, 1, sent.encode(), []))
+        Relays._heard(world, said, channel.Packet(Say.BROKEN, 1, b"half a \xff", []))
+        Relays._heard(world, said, channel.Packet(Say.TAKEN, 1, b"", []))
     assert heard == [sent]
-    assert [(log["user"], log["reason"]) for log in logs] == [(77, "half a \ufffd")]
+    assert [(log["user"], log["container"], log["reason"]) for log in logs] == [(77, "0" * 12, "half a \ufffd")]

@@ -22,7 +22,7 @@ def test_a_record_that_goes_over_the_end_goes_on_at_the_beginning(at: int) -> No
     for place, byte in enumerate(written):
         ring[(at + place) % SIZE] = byte
     round_ = 7 * SIZE
-    assert next_record(bytes(16) + bytes(ring), 16, SIZE, round_ + at, round_ + at + len(written)) == (
+    assert next_record(bytes(ring), SIZE, round_ + at, round_ + at + len(written)) == (
         round_ + at + len(written),
         said,
     )
@@ -43,16 +43,16 @@ BUSY, DISCARDED = 1 << 31, 1 << 30
 )
 def test_positions_and_lengths_that_cannot_be_are_said(at: int, end: int, head: int, said: str) -> None:
     with pytest.raises(BrokenRing, match=said):
-        next_record(struct.pack("<II", head, 0) + bytes(SIZE), 0, SIZE, at, end)
+        next_record(struct.pack("<II", head, 0) + bytes(SIZE), SIZE, at, end)
 
 
 def test_a_record_fills_the_ring_and_whole_words() -> None:
     whole = bytes(range(SIZE - 8))
     ring = struct.pack("<II", len(whole), 0) + whole
-    assert next_record(ring, 0, SIZE, SIZE, 2 * SIZE) == (2 * SIZE, whole)
+    assert next_record(ring, SIZE, SIZE, 2 * SIZE) == (2 * SIZE, whole)
     for length, behind in ((0, 8), (1, 16), (8, 16), (9, 24)):
         ring = struct.pack("<II", length, 0) + bytes(SIZE)
-        assert next_record(ring, 0, SIZE, 0, 64) == (behind, bytes(length))
+        assert next_record(ring, SIZE, 0, 64) == (behind, bytes(length))
 
 
 def test_one_that_is_being_written_is_waited_for_and_one_that_was_thrown_away_is_passed_over() -> None:
@@ -62,8 +62,8 @@ def test_one_that_is_being_written_is_waited_for_and_one_that_was_thrown_away_is
         (DISCARDED | 5, (16, None)),
         (5, (16, bytes(5))),
     ):
-        assert next_record(struct.pack("<II", head, 0) + bytes(SIZE), 0, SIZE, 0, 64) == found
-    assert next_record(bytes(SIZE), 0, SIZE, 8, 8) is None
+        assert next_record(struct.pack("<II", head, 0) + bytes(SIZE), SIZE, 0, 64) == found
+    assert next_record(bytes(SIZE), SIZE, 8, 8) is None
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,7 @@ from runlist.planes.registry import controls
 from runlist.settings.changes import ControlChange, MemoryChange, TaskChange
 from runlist.settings.help import command_help, described, guide_table
 from runlist.settings.table import (
+    GIVEN,
     NO_SETTINGS,
     SETTINGS,
     Scope,
@@ -295,6 +296,17 @@ def test_a_whole_mapping_is_applied_in_the_order_that_makes_sense() -> None:
     assert applied({"burst": "5ms"}, replace(TASK, cap=Cap(30_000))).cap == Cap(30_000, burst_us=5_000)
     assert applied({"class": "deadline"}).deadline is None  # admission refuses it
     assert applied({}) == NO_SETTINGS
+
+
+def test_what_settings_give_of_a_task_is_all_named() -> None:
+    """Rules that change, and processes that ask for themselves, put back what is named."""
+    said = {"class": "batch", "weight": "7", "cap": "30", "burst": "5ms", "deadline": "1ms/10ms", "p99": "5ms",
+            "group": "g", "timeslice": "2ms"}  # fmt: skip
+    assert said.keys() == {key for key, row in SETTINGS.items() if row.changes is Scope.SHARE}
+    task = applied(said)
+    assert {field.name for field in fields(Task) if getattr(task, field.name) != getattr(TASK, field.name)} - {
+        "key", "command"
+    } == set(GIVEN)  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", [{"burst": "5ms"}, {"cap": "1", "burst": "5ms"}, {"cap": "max", "burst": "5ms"}])

@@ -16,7 +16,7 @@ import pytest
 from runlist.daemon.tree import corrections, sightings
 from runlist.daemon.tree.sightings import Sightings
 from runlist.errors import UsageError
-from runlist.model import TaskClass
+from runlist.model import Owner, TaskClass
 from runlist.planes.interface import Seen
 from runlist.planes.kernel.events import Event
 from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, What
@@ -43,10 +43,13 @@ class World:
         self.ran: list[set[str]] = []
         self.takes_all: Callable[[], None] = lambda: None
         self.machine = ["GPU-0"]
-        self.root: object = SimpleNamespace(excluded=set())
-        self.rule_names_it = False  # at its first channel group alone
+        self.root: object = SimpleNamespace(excluded=set(), uid=1000)
+        self.rule_names_it = False  # and nobody else does
+        self.rules = SimpleNamespace(give_critical=True)
+        self.left_alone = False
         self.task_class = TaskClass.LATENCY
         self.rooms = 0
+        self.room_of: Owner | None = None
         self.questions = 0  # of what class a process is to be
         self.left: list[int] = []  # to the ordinary looks
         self.gpu = SimpleNamespace(gpu="GPU-0", gives_room=True, make_room=self._make_room)
@@ -67,7 +70,12 @@ class World:
             ),
             cast(
                 "Any",
-                SimpleNamespace(root_of_new=lambda _: self.root, rules_changed=self._noted, look_anew=self.left.append),
+                SimpleNamespace(
+                    root_of_new=lambda _: self.root,
+                    rules_changed=self._noted,
+                    look_anew=self.left.append,
+                    is_left_alone=lambda _: self.left_alone,
+                ),
             ),
             cast(
                 "Any",
@@ -77,7 +85,7 @@ class World:
                     numbered={0: "GPU-1", 1: "GPU-0"}.get,
                 ),
             ),
-            cast("Any", SimpleNamespace(foretold={}, class_of_new=self._class_of_new)),
+            cast("Any", SimpleNamespace(foretold={}, class_of_new=self._class_of_new, rules=self.rules)),
             cast("Any", SimpleNamespace(forget=self._forget)),
             cast("Any", SimpleNamespace(entry=lambda _: self.entry)),
             cast("Any", SimpleNamespace(gpus=lambda: self.machine)),
@@ -87,13 +95,15 @@ class World:
         del pid
         self.forgotten += 1
 
-    def _make_room(self) -> bool:
+    def _make_room(self, owner: Owner) -> bool:
         self.rooms += 1
+        self.room_of = owner
         return True
 
     def _class_of_new(self, pid: int, root: object, match: object) -> TaskClass:
         self.questions += 1
-        assert (pid, root, match) == (PID, self.root, None)
+        assert (pid, root) == (PID, None if self.rule_names_it else self.root)
+        assert match == (self.entry and self.entry.match())
         if self.task_class is TaskClass.BATCH:
             raise UsageError("bad settings")
         return self.task_class

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from runlist.model import TaskClass
@@ -23,7 +24,7 @@ def test_room_is_made_for_a_latency_critical_one_at_its_first_group_and_once(tas
         world.made(Kind.CLIENT)
         assert world.rooms == 0
         made = world.made(Kind.GROUP)
-        assert world.rooms == 1
+        assert (world.rooms, world.room_of) == (1, (1000, ""))
         assert world.looks == []  # nothing is known of it yet
         world.made(Kind.GROUP)
         world.made(Kind.COMPUTE)
@@ -67,15 +68,59 @@ def test_one_that_somebody_makes_latency_critical_after_its_device_has_room() ->
     asyncio.run(run())
 
 
-def test_rules_are_not_asked_before_the_kernel_says_what_they_answer() -> None:
-    """They would be asked about all that uses a GPU, by looks at the process."""
-
+def test_what_rules_give_is_known_by_its_first_group_too() -> None:
     async def run() -> None:
         world = World()
         world.rule_names_it = True
         world.made(Kind.DEVICE)
-        assert world.questions == 0
+        assert (world.questions, world.rooms) == (1, 0)
         world.made(Kind.GROUP)
+        assert (world.questions, world.rooms) == (1, 1)
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_rules_are_asked_once_about_what_uses_a_gpu_and_only_where_that_may_matter() -> None:
+    """By looks at the process: monitors make devices every few seconds."""
+
+    def nobody_gives_room(world: World) -> None:
+        world.gpu.gives_room = False
+
+    def no_rule_gives_it(world: World) -> None:
+        world.rules.give_critical = False
+
+    def user_had_it_put_back(world: World) -> None:
+        world.left_alone = True
+
+    async def run() -> None:
+        for reason in (nobody_gives_room, no_rule_gives_it, user_had_it_put_back):
+            world = World()
+            world.rule_names_it = True
+            reason(world)
+            world.made(Kind.DEVICE)
+            world.made(Kind.GROUP)
+            assert (world.questions, world.rooms) == (0, 0)
+            world.sightings.close()
+        world = World()
+        world.rule_names_it, world.task_class = True, TaskClass.NORMAL
+        for kind in (Kind.DEVICE, Kind.DEVICE, Kind.GROUP):
+            world.made(kind)
+        assert (world.questions, world.rooms) == (1, 0)
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_what_the_kernel_tells_of_rules_at_the_group_counts() -> None:
+    async def run() -> None:
+        world = World()
+        world.rule_names_it, world.task_class = True, TaskClass.NORMAL
+        world.made(Kind.DEVICE)
+        world.task_class = TaskClass.LATENCY
+        match = SimpleNamespace()
+        world.entry = SimpleNamespace(match=lambda: match)
+        world.sightings.hear([msgspec.structs.replace(world.event(Kind.GROUP), entry=7)])
         assert world.rooms == 1
         world.sightings.close()
 
@@ -103,7 +148,7 @@ def _bad_settings(world: World) -> None:
 
 
 def _nobodys(world: World) -> None:
-    world.root = None
+    world.root, world.task_class = None, TaskClass.NORMAL
 
 
 def _has_work(world: World) -> None:
@@ -170,7 +215,7 @@ def test_who_says_that_it_comes_to_ever_more_gpus_is_not_listened_to() -> None:
 def test_where_no_room_was_made_none_is_told() -> None:
     async def run() -> None:
         world = World()
-        world.gpu.make_room = lambda: False
+        world.gpu.make_room = lambda _: False
         world.made(Kind.GROUP)
         world.made(Kind.COMPUTE)
         await world.looked(1)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.tenant_autogen import Effect
 from tests.fixtures.daemon import short_path, wait_for
-from tests.fixtures.ear import Ear
+from tests.fixtures.ear import Ear, ear
 
-__all__ = ["short_path"]
+__all__ = ["ear", "short_path"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +32,6 @@ def own_tenant(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state of the test's own, and a socket's path."""
     monkeypatch.setattr(tenant, "_tenant", tenant._Tenant())
     monkeypatch.setenv("RUNLIST_MESSAGES", str(short_path / "messages.sock"))
-
-
-@pytest.fixture
-def ear(short_path: Path) -> Iterator[Ear]:
-    with Ear(short_path / "messages.sock") as one:
-        yield one
 
 
 def test_all_that_can_be_said(ear: Ear) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -167,6 +169,33 @@ def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: 
     assert not utilisation.asked  # nobody held the GPU for long
     source.close()
     assert utilisation.closed == 1
+
+
+@pytest.mark.parametrize(("switches", "most"), [(0, 36), (17, 110)])
+def test_a_reading_takes_few_steps(driver: Any, utilisation: FakeUtilisation, switches: int, most: int) -> None:
+    """Who reads 50 times a second does so with cold caches, and pays for each step anew."""
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    driver.producer.write(END, 7, 1, driver.now_ns + 1)
+    source.read()
+    steps: list[str] = []
+
+    def count(frame: FrameType, event: str, what: object) -> None:
+        if event.endswith("call") and "fixtures" not in frame.f_code.co_filename:
+            steps.append(frame.f_code.co_qualname if event == "call" else repr(what))
+
+    for switch in range(switches):
+        driver.producer.write(START, 7 + switch % 2, 1, driver.now_ns + 1000 * switch)
+        driver.producer.write(END, 7 + switch % 2, 1, driver.now_ns + 1000 * switch + 500)
+    driver.now_ns += 20 * MS
+    sys.setprofile(count)
+    try:
+        reading = source.read()
+    finally:
+        sys.setprofile(None)
+    assert len(reading.residencies) == switches
+    assert len(steps) <= most, Counter(steps).most_common()
+    source.close()
 
 
 @pytest.mark.parametrize("why", ["", "it may not know"])

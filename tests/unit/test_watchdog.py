@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -147,10 +148,12 @@ def test_what_rings_just_before_or_after_a_call_does_no_harm(soon: Watchdog, mon
         soon.call(spin)
 
 
-def test_one_that_cannot_be_ended_ends_with_the_process() -> None:
+@pytest.mark.parametrize("standard_error", [os.devnull, "/dev/full"])
+def test_one_that_cannot_be_ended_ends_with_the_process(standard_error: str) -> None:
     child = os.fork()
     if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(os.open(standard_error, os.O_WRONLY), 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
         watchdog = Watchdog(0.001)
         while True:  # it takes no notice nearly everywhere: a ring may come where it does
             with contextlib.suppress(Stalled):

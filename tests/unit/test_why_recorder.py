@@ -12,6 +12,7 @@ import pytest
 
 from runlist.errors import NoTargetError
 from runlist.planes.kernel.functions import is_stepped_over
+from runlist.planes.usage import Residency
 from runlist.proc.process import start_of
 from runlist.why import recorder
 from runlist.why.cost import Cost
@@ -89,10 +90,34 @@ def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPat
         1,
         "",
     )
-    one._maps = []
+    one._turns, one._maps = {}, []
     one._daemon = one._throttling = mock.Mock()
     fields = (1, int(What.IN), ME, 0, 0, 0, 0, 0, b"")
     one._watch = mock.Mock(take=lambda: [fields] * 2)
     assert one.look()
     assert not one.look()
     assert one.ended_by == "the recording is full, with 3 events: what came later is not in it"
+
+
+def test_turns_of_others_fill_a_recording_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sleeps tells next to nothing, while others have the GPU a thousand times a second, for hours."""
+    monkeypatch.setattr(recorder, "MOST_EVENTS", 8)
+    one = Recorder.__new__(Recorder)
+    one.pid, one._started, one._events, one._launches_until, one.ended_by = (
+        os.getpid(),
+        start_of(os.getpid()),
+        [],
+        1,
+        "",
+    )
+    one._turns, one._names, one._maps = {}, {}, []
+    one._daemon = one._throttling = mock.Mock()
+    one._watch = mock.Mock(take=list)
+    for gpu in (0, 1):
+        one.hear(gpu, [Residency(turn, 1, 10 * turn, 10 * turn + 5) for turn in range(3)], 0)
+        assert one.look()
+    one.hear(1, [Residency(2, 1, 25, 30)], 0)  # goes on
+    assert one.look()
+    one.hear(1, [Residency(turn, 1, 10 * turn, 10 * turn + 5) for turn in range(3, 6)], 0)
+    assert not one.look()
+    assert one.ended_by == "the recording is full, with 8 events: what came later is not in it"

@@ -18,7 +18,7 @@ from bench.papers.gpreempt.catalogue import PROGRAMS
 from runlist.arrivals import After, AnyLoad, Closed, Listed
 from runlist.errors import UsageError
 from runlist.sim.traces.disb import load_of
-from runlist.sim.traces.fields import Fields, read_text
+from runlist.sim.traces.fields import Fields, read_document
 
 FOLDER = Path(__file__).parent / "workloads"
 PUBLISHED = ("A", "B", "C", "D", "E", "REAL", "Y", "Z")
@@ -61,13 +61,7 @@ def named(name: str) -> Workload:
 def read(path: Path) -> Workload:
     """The workload of a file. Raises UsageError naming file, and line or field."""
     where = f"workload {path}"
-    try:
-        document = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where}: line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{where}: not the JSON of a workload") from None
-    fields = Fields(document, where)
+    fields = Fields(read_document(where, path, json.loads), where)
     seconds = fields.number("time")
     if not 0.1 <= seconds <= 3600:
         raise fields.fault("time", f"take 0.1 to 3600 (s), not {seconds:g}")

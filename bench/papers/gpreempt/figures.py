@@ -23,7 +23,6 @@ _STYLES = {
     "orion": ("#9467BD", "h"), "runlist-mps": ("#66C2A5", "p"),
 }  # fmt: skip
 _OTHERS = (("#4B0082", "h"), ("#808000", "p"), ("#008080", "8"))
-_HOLDERS = ("#009E73", "#D55E00", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
 
 _SWEPT = {one.name for one in SWEEP}
 

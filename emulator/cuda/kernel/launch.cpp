@@ -136,6 +136,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
                       {config->blockDimX, config->blockDimY, config->blockDimZ},
                       config->sharedMemBytes};
     bool cooperative = false;
+    CUevent event = nullptr;
     for (const CUlaunchAttribute& attribute : std::span(config->attrs, config->numAttrs)) {
         switch (attribute.id) {
             case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -149,13 +150,18 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
                 break;
             }
             case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+                event = attribute.value.programmaticEvent.event;
+                break;
             case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-                return CUDA_ERROR_NOT_SUPPORTED;
+                event = attribute.value.launchCompletionEvent.event;
+                break;
             default:
                 break;
         }
     }
-    return launch(function, shape, cooperative, config->hStream, parameters, extra);
+    const CUresult result = launch(function, shape, cooperative, config->hStream, parameters, extra);
+    // Later than it may be: behind the kernel.
+    return result == CUDA_SUCCESS && event ? cuEventRecord(event, config->hStream) : result;
 }
 
 // Waiting is a kernel that ends when a word is as large, as programs have one.

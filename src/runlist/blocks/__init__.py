@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runlist.blocks.cubin import INCLUDE
 from runlist.blocks.kernel import Resumable, resumable
 from runlist.blocks.page import Page, Progress, Stopper
 from runlist.blocks.sequence import BLPExecutor, Saved
@@ -16,4 +17,4 @@ __all__ = ["BLPExecutor", "Page", "Progress", "Resumable", "Saved", "Stopper", "
 
 def include() -> Path:
     """The folder of `blocks.cuh`, for a compiler's `-I`."""
-    return Path(__file__).parent / "include"
+    return INCLUDE

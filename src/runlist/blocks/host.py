@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from runlist.blocks import source
+from runlist.blocks.cubin import INCLUDE
 from runlist.blocks.device import Function, Memory, Shape, check_room, pack
 from runlist.errors import NotSupportedError, RunlistError, UsageError
 
-INCLUDE = Path(__file__).parent / "include"
 SHARED_BYTES = 227 << 10
 """Of dynamic shared memory, the most that a block has on Hopper."""
 

@@ -75,6 +75,16 @@ def start(
         return run([_SHELL, path, *command[1:]])
 
 
+def are_left() -> bool:
+    """Whether we have children, as orphans of the command are, that have not ended. Those that have are reaped."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
 def _own_environment() -> dict[str, str]:
     """The environment that we were started with. Where it names no locale Python sets one for itself and all that it
     starts.

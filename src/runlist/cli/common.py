@@ -38,7 +38,15 @@ RUN_OTHERS = frozenset({"run", "emulator"})
 """Commands that end in the words of another command."""
 
 
-class Command(TyperCommand):
+class _Helped:
+    """Help that stands a terminal of any width."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with _widths_that_are_some():
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class Command(_Helped, TyperCommand):
     """A command that refuses empty words, and an option that is given twice: one of the two would not count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -53,17 +61,9 @@ class Command(TyperCommand):
                 raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
         return super().parse_args(ctx, args)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        with _widths_that_are_some():
-            super().format_help(ctx, formatter)
 
-
-class Group(TyperGroup):
+class Group(_Helped, TyperGroup):
     """Commands with a word in common."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        with _widths_that_are_some():
-            super().format_help(ctx, formatter)
 
 
 @contextlib.contextmanager
@@ -158,9 +158,11 @@ def print_json(value: Any, *, on_a_line: bool = False) -> None:
 
 
 def say(line: str, colour: str = "") -> None:
-    """Print a note, or an error in its colour, on standard error, which may be full or closed."""
+    """Print a note, or an error in its colour, as one line on standard error, which may be full or closed. Commands and
+    files are called what their users like.
+    """
     with contextlib.suppress(OSError):
-        print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+        print(f"{painted('runlist:', colour, sys.stderr)} {printable(line)}", file=sys.stderr, flush=True)
 
 
 def connected(device: str | None, *, start: bool = False) -> Client:

@@ -69,14 +69,14 @@ def devices(incomplete: str) -> list[str]:
     """Names of devices."""
     from runlist.planes.registry import PLANES
 
-    return _beginning(incomplete, PLANES)
+    return beginning(incomplete, PLANES)
 
 
 def policies(incomplete: str) -> list[str]:
     """Names of policies."""
     from runlist.policies import builtin_policies
 
-    return _beginning(incomplete, builtin_policies())
+    return beginning(incomplete, builtin_policies())
 
 
 def profiled_gpus(incomplete: str) -> list[str]:
@@ -86,7 +86,7 @@ def profiled_gpus(incomplete: str) -> list[str]:
     from runlist.operations.profiles import Store
 
     try:
-        return _beginning(incomplete, Store(paths.profiles_dir()).gpus())
+        return beginning(incomplete, Store(paths.profiles_dir()).gpus())
     except RunlistError:
         return []
 
@@ -95,7 +95,7 @@ def traces(incomplete: str) -> list[str]:
     """Names of ready traces."""
     from runlist.sim import builtin_traces
 
-    return _beginning(incomplete, builtin_traces())
+    return beginning(incomplete, builtin_traces())
 
 
 def settings(incomplete: str) -> list[str]:
@@ -104,8 +104,8 @@ def settings(incomplete: str) -> list[str]:
 
     key, equals, _ = incomplete.partition("=")
     if not equals:
-        return _beginning(incomplete, (f"{name}=" for name in SETTINGS))
-    return _beginning(incomplete, (f"{key}={word}" for word in values_of(key)))
+        return beginning(incomplete, (f"{name}=" for name in SETTINGS))
+    return beginning(incomplete, (f"{key}={word}" for word in values_of(key)))
 
 
 def values_of(key: str) -> list[str]:
@@ -118,5 +118,6 @@ def values_of(key: str) -> list[str]:
     return [word for word in SETTINGS[key].values.split("|") if word.islower()] if key in SETTINGS else []
 
 
-def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+def beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+    """Those of some words that may be meant."""
     return [word for word in words if word.startswith(incomplete)]

@@ -16,7 +16,6 @@ from runlist.errors import RunlistError
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
-from runlist.text import printable
 from runlist.wire import REGION_REFUSED, Note
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,7 +63,7 @@ def run_command(
         if pid == process.pid:
             code = child.ended(process, status)
             forwarding.close()
-            if _has_children():  # they stay in the tree, although we do not stay above them
+            if child.are_left():  # they stay in the tree, although we do not stay above them
                 client.end_launch()
                 lending.join(_PARTING_S)
             return code
@@ -85,13 +84,6 @@ def _launch(client: Client, settings: dict[str, str], tree: Tree, without: Tree 
     return tree
 
 
-def _has_children() -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
-
-
 def _say_that_it_waits() -> None:
     say("waits for room on a GPU; `runlist policy show` says who else does")
 
@@ -103,7 +95,7 @@ def _lend(client: Client) -> None:
     with contextlib.suppress(OSError):
         for request in client.serve_launch():
             if isinstance(request, Note):
-                say(printable(request.text))
+                say(request.text)
                 continue
             try:
                 pidfd = os.pidfd_open(request.pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from runlist.cli.common import Device, Json, key_values, print_json, say
-from runlist.text import counted, printable
+from runlist.text import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -82,4 +82,4 @@ def register(app: typer.Typer) -> None:
                 print(f"# {drop_ins.path / file_name(one.container)}\n{one.text}")
         else:
             written = f"{counted(len(results), 'container')}, {counted(drop_ins.writes, 'file')} written"
-            say(printable(f"{written} in {drop_ins.path}"))
+            say(f"{written} in {drop_ins.path}")

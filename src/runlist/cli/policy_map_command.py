@@ -36,7 +36,7 @@ def register(policy: typer.Typer) -> None:
             return
         print(f"refused by: {printable(found.enforced)}")
         if found.trouble:
-            say(f"trouble: {printable(found.trouble)}")
+            say(f"trouble: {found.trouble}")
         if not found.entries:
             print("no entries")
             return
@@ -77,9 +77,9 @@ def register(policy: typer.Typer) -> None:
         else:
             print("\n".join(f"{printable(one.rule)}: {printable(one.state)}" for one in found.entries))
         if found.trouble:
-            say(f"trouble: {printable(found.trouble)}")
+            say(f"trouble: {found.trouble}")
         if refuse and found.enforced.startswith("nobody"):
-            say(f"nothing is refused now: {printable(found.enforced)}")
+            say(f"nothing is refused now: {found.enforced}")
 
     @maps.command("unset")
     def unset(name: Name, device: Device = None, json: Json = False) -> None:

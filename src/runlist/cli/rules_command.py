@@ -110,6 +110,6 @@ def _show(found: RulesView) -> None:
         print(f"and {found.left_out} more")
     for file in found.files:
         if file.trouble:
-            say(f"trouble: {printable(file.trouble)}")
+            say(f"trouble: {file.trouble}")
     for note in found.notes:
-        say(f"note: {printable(note)}")
+        say(f"note: {note}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from runlist.cli.common import Device, PolicyOption, PolicyOptions, connected, say
+from runlist.cli.complete import beginning
 from runlist.cli.policy_command import asked_policy
 from runlist.cli.settings import with_settings
 
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
             metavar="time|sms",
             help="What it shares with others: the GPU's time, or its SMs at the same time, as a client of NVIDIA's MPS "
             "of --class latency (one at a time) or batch.",
-            autocompletion=lambda incomplete: [word for word in ("time", "sms") if word.startswith(incomplete)],
+            autocompletion=lambda incomplete: beginning(incomplete, ("time", "sms")),
         ),
         sms: str | None = typer.Option(
             None,

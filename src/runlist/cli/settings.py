@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runlist.cli.complete import values_of
+from runlist.cli.complete import beginning, values_of
 from runlist.settings.help import described
 from runlist.settings.table import ANY_TASK, SETTINGS, Setting, parse_request
 
@@ -44,7 +44,7 @@ def _parameter(name: str, row: Setting) -> inspect.Parameter:
         metavar=row.values,
         help=described(row),
         show_default=False,
-        autocompletion=lambda incomplete: [word for word in values_of(row.key) if word.startswith(incomplete)],
+        autocompletion=lambda incomplete: beginning(incomplete, values_of(row.key)),
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, shown]

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from runlist import paths
+from runlist.cli import child
 from runlist.cli.common import say
 from runlist.errors import RunlistError, UsageError
 from runlist.planes.interface import Plane
@@ -73,7 +74,7 @@ def prepared(
         yield tree
     finally:
         opened.close()
-        if not _has_children():
+        if not child.are_left():
             region.remove(path)
 
 
@@ -94,11 +95,3 @@ def _make(plane: Plane, strict: bool | None) -> tuple[Path, Tree, region.Region]
         region.remove(path)
         raise
     return path, Tree(opened.fileno(), variables), opened
-
-
-def _has_children() -> bool:
-    """Whether anything of the tree is left: its orphans are our children."""
-    try:
-        return os.waitpid(-1, os.WNOHANG) == (0, 0)
-    except ChildProcessError:
-        return False

@@ -47,11 +47,12 @@ from runlist.protocol import environment_autogen as names
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
+CALM_CHECK_EVERY_S, CALM_AFTER_S = 2.0, 10.0  # once no GPU was in use for so long, and the kernel tells of the rest
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
 CHECKPOINTS_REST = 10  # so many times what a look at who waits for one took
-SLICES_EVERY = 3  # checks
-TOLD_EVERY = 30  # checks, of files and slices, while the kernel tells of changes: they are looked at all the same
-WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
+SLICES_EVERY_S = 3
+TOLD_EVERY_S = 30  # of files and slices, while the kernel tells of changes: they are looked at all the same
+WEIGHTS_EVERY_S = 2  # of cgroups whose CPU weight tasks follow
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 SCAN_EVERY_TOLD_S = 30.0  # while the kernel tells of new groups
 NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of their own, of which inotify does not tell
@@ -298,31 +299,43 @@ async def _look(daemon: Daemon) -> None:
 
 
 async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> None:
-    count = 0
+    seconds = calm_s = 0
+    rest_s = CHECK_EVERY_S
     told = True  # by the kernel, of all that processes changed since they were looked at
+
+    def comes(every_s: int) -> bool:
+        return seconds // every_s > int(seconds - rest_s) // every_s
+
     while True:
-        await asyncio.sleep(CHECK_EVERY_S)
-        count += 1
+        await asyncio.sleep(rest_s)
+        seconds += int(rest_s)
+        calm = True
         limit.say_left_out()
         with _going_on():
-            daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            calm = not daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            daemon.gpus.look_beside()
             told = daemon.kernel.check() and told
-            files, due = not told or count % TOLD_EVERY == 0, count % SLICES_EVERY == 0
+            calm &= told
+            files, due = not told or comes(TOLD_EVERY_S), comes(SLICES_EVERY_S)
             slices = files and due
             asking: set[int] = set()  # who may have changed more than that
             if due:  # monitors ask the driver all the time, and to learn who did is a question for each task
                 daemon.sightings.count()
                 asking = daemon.kernel.asking(daemon.processes.managed)
             daemon.checks.check(files, slices, asking)
-            daemon.rousing.look()
+            calm &= not daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()
+            await daemon.search.seek(listed=not daemon.kernel.works)
             daemon.manager.look_who_joined()
             daemon.manager.look_who_is_left()
-            if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():
+            if comes(WEIGHTS_EVERY_S) and CPU_WEIGHTS.changed():
                 daemon.revision.rules_changed(None)
             if daemon.processes.expected:
+                calm = False
                 daemon.opened.set()
+        calm_s = calm_s + int(rest_s) if calm else 0
+        rest_s = CALM_CHECK_EVERY_S if calm_s >= CALM_AFTER_S else CHECK_EVERY_S
         checked.set()  # whoever waits is awake
         checked.clear()
 
@@ -363,7 +376,7 @@ async def _guard(daemon: Daemon, checked: asyncio.Event) -> None:
             await asyncio.sleep(GUARD_EVERY_S * chance.uniform(0.5, 1.5))
         else:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.5 * CHECK_EVERY_S):
+                async with asyncio.timeout(1.5 * CALM_CHECK_EVERY_S):
                     await checked.wait()
         with _going_on():
             await daemon.guard.check()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ _MAX_STATUS = 1 << 20  # its line of groups may be long
 _MAX_STAT = 1 << 12
 _MAX_COUNT = 10_000
 _DEAD = (b"Z", b"X")
+_SCHED_CLOCK = 2  # of the clocks of a process: what the scheduler gave it, to the ns
 
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the one that a machine begins with
@@ -234,6 +236,14 @@ def parent_of(pid: int) -> int | None:
     """Process id of a process' parent, or None when it is gone."""
     parent = _status(pid).get("PPid")
     return None if parent is None else int(parent)
+
+
+def processor_ns(pid: int) -> int:
+    """Processor time that a process has had, all of its threads together; -1 for one that is gone."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _SCHED_CLOCK)
+    except OSError:
+        return -1
 
 
 def is_stopped(pid: int) -> bool:

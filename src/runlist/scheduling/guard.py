@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 
 from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, SliceLimits, Task, TaskKey
@@ -17,8 +17,10 @@ def safe_shares(
     in_force: Mapping[TaskKey, Share],
     now: float,
     slices: SliceLimits,
+    may_have_tiny: Callable[[bool], bool] = lambda _: True,
 ) -> tuple[dict[TaskKey, Share], list[str]]:
-    """Shares that are safe to apply, and what was wrong with the policy's.
+    """Shares that are safe to apply, and what was wrong with the policy's. `may_have_tiny` is told whether a task is to
+    have a tiny slice, and says whether one may.
 
     A task that the user suspended stays off, and a slice that the user fixed stays. Tasks that run together get one
     share: all are off where one is suspended; else all run where one is to, with the longest slice. Every slice is one
@@ -58,6 +60,12 @@ def safe_shares(
             shares[key] = _one_share(those, shares)
 
     tiny = [key for key, share in shares.items() if share.enabled and slices.is_tiny(share.timeslice_us)]
+    if not may_have_tiny(bool(tiny)):
+        notes.append(
+            f"another daemon has tasks on this GPU: two at slices under {slices.tiny_us} µs would stop each other, so "
+            f"that ours get {slices.safe_us} µs"
+        )
+        return shares | {key: replace(shares[key], timeslice_us=slices.safe_us) for key in tiny}, notes
     first_tiny = fellows[tiny[0]] if tiny else []
     for key in [key for key in tiny if all(task.key != key for task in first_tiny)]:
         shares[key] = replace(shares[key], timeslice_us=slices.safe_us)

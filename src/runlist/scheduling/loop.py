@@ -88,6 +88,11 @@ class Host(Protocol):
         is about to come.
         """
 
+    def may_have_tiny(self, wants: bool) -> bool:
+        """Whether a task of the GPU may have a slice shorter than a switch, where one is to: not where somebody else's
+        task there has one.
+        """
+
     def note(self, text: str) -> None:
         """Tell the user what is wrong with the policy."""
 
@@ -222,7 +227,7 @@ class Loop:
         decision = policy.decide(list(tasks), now)
         decided = {key: _checked(share) for key, share in dict(decision.shares).items()}
         in_force = {key: managed.share for key, managed in self._host.tasks.items()}
-        shares, notes = safe_shares(tasks, decided, in_force, now, self._slices)
+        shares, notes = safe_shares(tasks, decided, in_force, now, self._slices, self._host.may_have_tiny)
         waits = [share.until - now for share in shares.values() if share.until is not None and not share.enabled]
         if decision.again_after_s is not None:
             waits.append(float(decision.again_after_s))

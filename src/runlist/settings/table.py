@@ -81,6 +81,9 @@ _ROWS = (
 
 SETTINGS = {row.key: row for row in _ROWS}
 
+GIVEN = ("task_class", "weight", "cap", "deadline", "target_p99_us", "group", "group_of", "timeslice_us")
+"""The fields of a task that settings give."""
+
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
 """A task without settings."""
 
@@ -124,12 +127,12 @@ def parse_setting(key: str, value: str) -> Change:
     return TaskChange(named)
 
 
-def apply_changes(changes: Iterable[Change], task: Task) -> Task:
-    """The task after the changes. Raises UsageError where changes conflict."""
+def apply_changes(changes: Iterable[Change], onto: Task = NO_SETTINGS) -> Task:
+    """The task after the changes, but for those of controls and memory. Raises UsageError where changes conflict."""
     for change in changes:
         if isinstance(change, TaskChange):
-            task = change.change(task)
-    return task
+            onto = change.change(onto)
+    return onto
 
 
 def memory_change(changes: Iterable[Change]) -> MemoryChange | None:

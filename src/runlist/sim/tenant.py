@@ -37,9 +37,9 @@ class Tenant:
     """
 
     __slots__ = (
-        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random", "_reports",
-        "_say", "_step", "_step_gap", "_tokens", "_wait_every", "arrived", "began", "context", "ended", "followers",
-        "gpu", "key", "latencies", "length", "spec", "task", "telling",
+        "_arrivals", "_counts", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random",
+        "_reports", "_say", "_step", "_step_gap", "_tokens", "_wait_every", "arrived", "began", "context", "ended",
+        "followers", "gpu", "key", "latencies", "length", "spec", "task", "telling",
     )  # fmt: skip
 
     def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, say: Say, seed: str) -> None:
@@ -66,7 +66,8 @@ class Tenant:
             self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
             self._kernels = [self.length]
         self._wait_every = spec.wait_every or len(self._kernels)
-        self.telling = Telling() if spec.tells else None
+        self._counts = Telling()
+        self.telling = self._counts if spec.tells else None
         self._gap = round(spec.gap_us * MICROSECOND) if isinstance(spec.load, Closed) else None
         self._hint = None if spec.hint_us is None else round(spec.hint_us * MICROSECOND)
         self._reports = spec.target_p99_us is not None
@@ -168,17 +169,15 @@ class Tenant:
         if self.ended is not None:
             return
         self.gpu.submit(self.context, self.length)
-        if self.telling is not None:
-            self.telling.submits(len(self.spec.kernel_us), self._engine.now)
-            self.telling.waits(self._engine.now)
+        self._counts.submits(len(self.spec.kernel_us), self._engine.now)
+        self._counts.waits(self._engine.now)
 
     def _launches_step(self, _: None) -> None:
         if self.ended is not None:
             return
         self.gpu.submit(self.context, self._kernels[self._step])
-        if self.telling is not None:
-            self.telling.submits(1, self._engine.now)
-            self.telling.waits(self._engine.now)
+        self._counts.submits(1, self._engine.now)
+        self._counts.waits(self._engine.now)
 
     def _step_done(self) -> None:
         self._step += 1
@@ -187,8 +186,7 @@ class Tenant:
             self._done()
             return
         now = self._engine.now
-        if self.telling is not None:
-            self.telling.goes_on(now)
+        self._counts.goes_on(now)
         self._engine.at(now + self._varied(self._step_gap) + self._launch_time(), self._launched)
 
     def _launches_ahead(self, _: None) -> None:
@@ -198,10 +196,9 @@ class Tenant:
         self.gpu.submit(self.context, self._kernels[self._step])
         self._step += 1
         waits = self._waits()
-        if self.telling is not None:
-            self.telling.submits(1, now)
-            if waits:
-                self.telling.waits(now)
+        self._counts.submits(1, now)
+        if waits:
+            self._counts.waits(now)
         if not waits:
             self._engine.at(now + self._varied(self._host), self._launched)
 
@@ -218,15 +215,13 @@ class Tenant:
             self._done()
             return
         now = self._engine.now
-        if self.telling is not None:
-            self.telling.goes_on(now)
+        self._counts.goes_on(now)
         self._engine.at(now + self._varied(self._host), self._launched)
 
     def _done(self) -> None:
         now, arrived = self._engine.now, self.arrived
         assert arrived is not None
-        if self.telling is not None:
-            self.telling.goes_on(now)
+        self._counts.goes_on(now)
         latency = now - arrived
         self.latencies.append(latency)
         if self._reports:

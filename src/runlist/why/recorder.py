@@ -27,7 +27,7 @@ from runlist.why.symbols import Symbols, mode_of
 from runlist.why.tracks import write
 
 MOST_EVENTS = 3_000_000
-"""Are kept; then the recording ends by itself."""
+"""Are kept, turns on the GPUs among them; then the recording ends by itself."""
 MOST_SHARE = 0.03
 """Of the process' processor time that watching launches may cost."""
 LEAST_SHARE = 0.25
@@ -119,7 +119,7 @@ class Recorder:
             self.ended_by = f"process {self.pid} has ended"
         else:
             self._read_maps()
-            if len(self._events) >= MOST_EVENTS:
+            if len(self._events) + sum(map(len, self._turns.values())) >= MOST_EVENTS:
                 self.ended_by = f"the recording is full, with {MOST_EVENTS:,} events: what came later is not in it"
         return not self.ended_by
 

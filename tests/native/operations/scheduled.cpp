@@ -54,7 +54,7 @@ void Scheduled::begin(int clients) {
     must(profile("fill_u32", RL_MEMORY, 2, 3'000), "rl_operations_profile");
     const rl_admission made = rule(rule_ == "changing" ? "exclusive" : rule_);
     must(LIBRARY(rl_operations_admission)(&made), "rl_operations_admission");
-    if (rule_ != "changing") return;
+    if (rule_ != "changing" && !restarts()) return;
     changing_ = true;
     changes_ = std::thread([this] { change(); });
 }
@@ -64,7 +64,9 @@ void Scheduled::change() {
     std::minstd_rand random(programs_ + 1);
     while (changing_) {
         const rl_admission made = rule(kRules.at(random() % kRules.size()));
-        must(LIBRARY(rl_operations_admission)(&made), "rl_operations_admission");
+        may_fail(LIBRARY(rl_operations_admission)(&made), "rl_operations_admission");
+        if (restarts() && random() % 4 == 0)
+            restart(random() % 4 != 0 ? clients_ : 1 + static_cast<int>(random()) % clients_);
         LIBRARY(rl_operations_profile)(random() % 2 == 0 ? "fill_u32" : "accumulate_lcg",
                                        static_cast<std::uint32_t>(random() % 3), random() % 200, random() % 100'000);
         if (random() % 4 == 0) LIBRARY(rl_operations_log)(random() % 2 == 0);
@@ -76,7 +78,30 @@ void Scheduled::change() {
     }
 }
 
-void Scheduled::client(int index) { must(LIBRARY(rl_operations_client)(index), "rl_operations_client"); }
+void Scheduled::may_fail(int result, const char* what) const {
+    if (!restarts()) must(result, what);
+}
+
+void Scheduled::restart(int clients) {
+    for (int i = 0; i < clients_; ++i) {
+        struct rl_operations_counters counters{};
+        if (LIBRARY(rl_operations_counters)(i, &counters) != 0) continue;
+        launched += counters.launched;
+        deferred += counters.deferred;
+        opened += counters.opened;
+    }
+    must(LIBRARY(rl_operations_stop)(), "rl_operations_stop");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    must(LIBRARY(rl_operations_start)(clients), "rl_operations_start");
+}
+
+// Where there is no such client now, there soon is one.
+void Scheduled::client(int index) {
+    while (LIBRARY(rl_operations_client)(index) != 0) {
+        may_fail(1, "rl_operations_client");
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
 
 void Scheduled::end() {
     changing_ = false;
@@ -84,7 +109,7 @@ void Scheduled::end() {
     const auto count = [this] {
         for (int i = 0; i < clients_; ++i) {
             struct rl_operations_counters counters{};
-            must(LIBRARY(rl_operations_counters)(i, &counters), "rl_operations_counters");
+            may_fail(LIBRARY(rl_operations_counters)(i, &counters), "rl_operations_counters");
             launched += counters.launched;
             deferred += counters.deferred;
             opened += counters.opened;

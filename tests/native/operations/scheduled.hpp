@@ -12,7 +12,8 @@
 
 namespace operations {
 
-// Rules by name: exclusive, greedy, complementary, tiny, changing.
+// Rules by name: exclusive, greedy, complementary, tiny, changing; restarting: the scheduler is stopped and started,
+// with any number of clients, while they go on.
 class Scheduled : public Hooks {
   public:
     explicit Scheduled(std::string_view rule) : rule_(rule) {}
@@ -29,7 +30,10 @@ class Scheduled : public Hooks {
     std::uint64_t opened = 0;
 
   private:
-    void change();  // the rule and all else, until told to stop
+    bool restarts() const { return rule_ == "restarting"; }
+    void may_fail(int result, const char* what) const;  // where it restarts
+    void change();                                      // the rule and all else, until told to stop
+    void restart(int clients);
 
     std::string_view rule_;
     std::string slow_;

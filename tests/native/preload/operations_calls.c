@@ -277,6 +277,69 @@ static void graphs(void) {
     idle_again(again);
 }
 
+/* A graph of client 0, and then a launch of its, records an event whose record by another client is still queued: the
+   event is of what was given last. */
+static void records(bool by_graph) {
+    CUstream theirs;
+    buffers();
+    MUST(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
+    CUgraphExec graph = NULL;
+    if (by_graph) graph = graph_of(own, true, second, second);
+    uint32_t* first_here = flag_here;
+    const CUstream first = busy();
+    fills(memory, 5, own);
+    MUST(cuEventRecord(event, own));
+    is_client(0);
+    ++flag_here;
+    flag += sizeof(*flag_here);
+    blocks(theirs);
+    if (by_graph) {
+        MUST(cuGraphLaunch(graph, theirs));
+    } else {
+        uint32_t value = 6;
+        uint64_t count = kWords;
+        void* parameters[] = {&second, &value, &count};
+        CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
+        attribute.value.programmaticEvent.event = event;
+        const CUlaunchConfig config = {.gridDimX = kWords / 256,
+                                       .gridDimY = 1,
+                                       .gridDimZ = 1,
+                                       .blockDimX = 256,
+                                       .blockDimY = 1,
+                                       .blockDimZ = 1,
+                                       .hStream = theirs,
+                                       .attrs = &attribute,
+                                       .numAttrs = 1};
+        MUST(cuLaunchKernelEx(&config, fill, parameters, NULL));
+    }
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(cuEventSynchronize(event));
+    printf("last %u\n", *(volatile uint32_t*)flag_here);
+    *(volatile uint32_t*)first_here = 1;
+    idle_again(first);
+}
+
+/* Two threads are one client, whose default stream has work that a third gave: both wait for it. */
+static void* waits_as_well(void* unused) {
+    (void)unused;
+    is_client(1);
+    MUST(cuStreamSynchronize(NULL));
+    return NULL;
+}
+
+static void twice(void) {
+    pthread_t thread;
+    make_context();
+    if (!plain()) MUST(RL(rl_operations_start)(2));
+    blocks(NULL);
+    MUST(pthread_create(&thread, NULL, waits_as_well, NULL));
+    usleep(50000);
+    is_client(1);
+    printf("%d\n", cuStreamQuery(NULL));
+    opens();
+    MUST(pthread_join(thread, NULL));
+}
+
 /* -- events that two processes see */
 
 struct shared {
@@ -315,8 +378,9 @@ static void child(void) {
     MUST(cuEventDestroy(both));
 }
 
-/* What is queued when an event is recorded that another process may see is done before that one goes on. */
-static void processes(void) {
+/* What is queued when an event is recorded that another process may see is done before that one goes on. `early`: it
+   may before there are clients. */
+static void processes(bool early) {
     int to[2], from[2];
     must(pipe(to) | pipe(from), "pipe");
     const pid_t other_one = fork(); /* before there is a context, which a child has not */
@@ -326,18 +390,20 @@ static void processes(void) {
         execl("/proc/self/exe", "operations-calls", "child", NULL);
         _Exit(8);
     }
-    prepare();
-    buffers();
     struct shared given_away;
     CUevent both;
     uint32_t there;
     char word = 0;
+    make_context();
     MUST(cuEventCreate(&both, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    if (early) MUST(cuIpcGetEventHandle(&given_away.event, both));
+    if (!plain()) MUST(RL(rl_operations_start)(3));
+    buffers();
     const CUstream first = busy_for_a_while();
     fills(memory, 5, own);
     MUST(cuEventRecord(both, own));
     MUST(cuIpcGetMemHandle(&given_away.memory, memory));
-    MUST(cuIpcGetEventHandle(&given_away.event, both));
+    if (!early) MUST(cuIpcGetEventHandle(&given_away.event, both));
     all_of(write(to[1], &given_away, sizeof(given_away)), sizeof(given_away));
     all_of(read(from[0], &there, sizeof(there)), sizeof(there));
     printf("told %u\n", there);
@@ -361,8 +427,12 @@ static void processes(void) {
 
 int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
-    if (!strcmp(act, "processes")) {
-        processes();
+    if (!strcmp(act, "processes") || !strcmp(act, "early processes")) {
+        processes(act[0] == 'e');
+        return 0;
+    }
+    if (!strcmp(act, "twice")) {
+        twice();
         return 0;
     }
     if (!strcmp(act, "early")) {
@@ -384,5 +454,6 @@ int main(int count, char** words) {
     if (!strcmp(act, "contexts")) contexts();
     if (!strcmp(act, "streams")) streams();
     if (!strcmp(act, "graphs")) graphs();
+    if (!strcmp(act, "a graph records") || !strcmp(act, "a launch records")) records(act[2] == 'g');
     return 0;
 }

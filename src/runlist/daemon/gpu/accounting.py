@@ -25,6 +25,8 @@ _READ_AGAIN_S = 0.001
 """Readings closer together than this tell nothing new."""
 REOPEN_S, LONGEST_REOPEN_S = 10.0, 600.0
 """A source that failed is opened again after so long, and after twice as long each time, up to the second."""
+IN_USE_S = 0.01
+"""Of a second: idle time that becomes known late takes less."""
 NEW_S = 3
 """A process that was first seen so many seconds ago was found as soon as it could be."""
 
@@ -48,11 +50,11 @@ class Account(msgspec.Struct):
         self.worked_s = max(self.worked_s, self.usage.busy_s)
 
     def turn_over(self, length_s: float) -> None:
-        """A second is full."""
+        """A second is full, or more of them, as nobody looked."""
         busy_s = self.second.busy_s
         if busy_s < 0:  # idle time of earlier seconds became known now
             self._take_back(-busy_s)
-        self.shares.append(min(1.0, max(0.0, busy_s) / length_s))
+        self.shares.extend([min(1.0, max(0.0, busy_s) / length_s)] * min(HISTORY_S, round(length_s)))
         self.turns_per_s = self.second.turns / length_s
         self.second = NO_USAGE
 
@@ -66,6 +68,9 @@ class Account(msgspec.Struct):
             part = min(seconds, self.shares[index])
             self.shares[index] -= part
             seconds -= part
+
+
+_EMPTY = Account()
 
 
 class Accounting:
@@ -127,9 +132,14 @@ class Accounting:
                     del self._accounts[pid]  # it was not seen for a minute
         return reading
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody worked in the last full second or since."""
+        return self.all.second.busy_s > IN_USE_S or (bool(self.all.shares) and self.all.shares[-1] > IN_USE_S)
+
     def of(self, pid: int) -> Account:
         """A process' account since it was first seen, or managed; an empty one for an unknown process."""
-        return self._accounts.get(pid) or Account()
+        return self._accounts.get(pid, _EMPTY)
 
     def just_before(self, pid: int) -> Usage:
         """What a process used before it is managed, if it is new; of an older one nobody knows it all."""

@@ -61,8 +61,9 @@ class Gpus:
             accounting = Accounting(gpu, choice.source, choice.refusals, partial(self._open_again, gpu))
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(
-                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
-            )
+                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator,
+                self._plane.watch_paths(),
+            )  # fmt: skip
         return self._schedulers[gpu]
 
     def _open_again(self, gpu: str) -> Future[Choice]:
@@ -109,6 +110,10 @@ class Gpus:
         """The schedulers of all GPUs that have or had tasks."""
         return list(self._schedulers.values())
 
+    def with_listed(self, listed: Iterable[str]) -> list[str]:
+        """GPUs that are listed, as by a census, and those that have or had tasks all the same."""
+        return list(dict.fromkeys([*listed, *self._schedulers]))
+
     def use(self, spec: PolicySpec) -> None:
         """Switch every GPU to a policy. Raises RunlistError, and changes nothing, when it refuses a present task."""
         self._load(spec)
@@ -149,10 +154,16 @@ class Gpus:
         for scheduler in self._schedulers.values():
             self._drop(scheduler.run())
 
-    def read_usage(self, kept_s: float) -> None:
-        """Bring accounts that are older than `kept_s` up to now."""
+    def read_usage(self, kept_s: float) -> bool:
+        """Bring accounts that are older than `kept_s` up to now. Returns whether any GPU is in use."""
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)
+        return any(scheduler.accounting.in_use for scheduler in self._schedulers.values())
+
+    def look_beside(self) -> None:
+        """See which other daemons have tasks on the same GPUs."""
+        for scheduler in self._schedulers.values():
+            scheduler.look_beside()
 
     def close(self) -> None:
         """Stop the timers."""

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -18,11 +19,12 @@ from runlist.daemon.gpu.activity import ActivityWatch
 from runlist.daemon.gpu.arms import Arms, Fired
 from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.gpu.ledger import Ledger
+from runlist.daemon.gpu.neighbours import Neighbours
 from runlist.daemon.gpu.room import Room
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
-from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
+from runlist.model import NO_USAGE, Appear, Owner, SliceLimits, Task, TaskKey, Vanish
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.scheduling.apply import Failures
 from runlist.scheduling.loop import BUSY_KEPT_S, Loop
@@ -33,7 +35,7 @@ _Result = TypeVar("_Result")
 
 class Scheduler:
     """The tasks of one GPU, under a loop. `on_failure` gets the failures of runs that no request asked for. `ended` has
-    the counts of tasks that are gone.
+    the counts of tasks that are gone, `shared` are files that other daemons see.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Scheduler:
         on_failure: Callable[[Failures], None],
         slices: SliceLimits,
         actuator: ActuatorLink | None = None,
+        shared: Sequence[Path] = (),
     ) -> None:
         self.gpu = accounting.gpu
         self.accounting = accounting
@@ -53,6 +56,8 @@ class Scheduler:
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.ended: Counter[Count] = Counter()
         self.ledger = Ledger(self.gpu)
+        self._neighbours = Neighbours(shared, self.gpu)
+        self.may_have_tiny = self._neighbours.may_have_tiny
         self.loop = Loop(self, spec, policy, slices)
         self.tell, self.why, self.giving_way = self.loop.tell, self.loop.why, self.loop.giving_way
         self._activity = ActivityWatch(self.tasks, self.tell, self.loop.read_usage)
@@ -154,6 +159,8 @@ class Scheduler:
         told = [self.loop.trouble] if self.loop.trouble else []
         if lost := self.accounting.dropped:
             told.append(f"{lost} records of who used GPU {self.gpu} were lost: nobody was charged for that time")
+        if not self._neighbours.alone:
+            told.append(f"another daemon has tasks on GPU {self.gpu}: slices are {self.slices.safe_us} µs at least")
         return told
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
@@ -167,6 +174,8 @@ class Scheduler:
                 failures |= self.loop.run(BUSY_KEPT_S)
         finally:
             self._running = False
+        if not self.tasks:
+            self.may_have_tiny(False)
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
             if managed.copies and managed.task.suspended and not managed.share.enabled:
@@ -177,9 +186,15 @@ class Scheduler:
         self._escapes.note(self.now())
         return failures
 
+    def look_beside(self) -> None:
+        """Decide anew where another daemon has come to the GPU, or left it."""
+        if self._neighbours.changed():
+            self.wake()
+
     def close(self) -> None:
         """Stop the timer, and let go of the usage source."""
         self.stop_ringing()
+        self._neighbours.close()
         self._room.end()
         self._escapes.close()
         self._arms.disarm()
@@ -198,14 +213,14 @@ class Scheduler:
         """Whether there is anybody to make room."""
         return bool(self._room.off)
 
-    def make_room(self) -> bool:
-        """Have off who makes room for a latency-critical task that is about to come, until the next run that is no
-        timer's. False where nobody is to, or may.
+    def make_room(self, owner: Owner) -> bool:
+        """Have off who makes room for a latency-critical task of an owner that is about to come, until the next run
+        that is no timer's. False where nobody is to, or may.
         """
-        off = self._room.make()
-        for managed in off:
+        off = self._room.make(owner)
+        for managed in off or ():
             self.accounting.set_enabled(managed.task.key.pid, managed.share.enabled)
-        return bool(off)
+        return off is not None
 
     def _fired(self, fired: Fired) -> None:
         for key in fired.off:

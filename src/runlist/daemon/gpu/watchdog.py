@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
 
+from runlist import log
 from runlist.errors import Ended
 from runlist.proc.threads import without_processor_s
 
@@ -61,7 +62,7 @@ class Watchdog:
             return  # it rings again
         self._rings += 1
         if self._rings > MAX_RINGS:
-            os.write(2, b"a policy takes no notice of being stopped: the daemon ends, and everything is put back\n")
+            log.write("a policy takes no notice of being stopped: the daemon ends, and everything is put back\n")
             os._exit(1)
         raise Stalled(f"took longer than {self._limit_now_s:g} s")
 

@@ -21,7 +21,7 @@ from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.maps import MOST_ENTRIES, STRUCTURES
 from runlist.proc import cgroup
 from runlist.protocol import kernel_autogen as protocol
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
+from runlist.settings.table import apply_changes, parse_settings
 
 _log = structlog.get_logger()
 
@@ -99,7 +99,7 @@ class Entry(msgspec.Struct, frozen=True):
         words = {**self.rule.settings}
         if words.get("weight") == "cgroup":
             del words["weight"]
-        task = apply_changes(parse_settings(words), NO_SETTINGS)
+        task = apply_changes(parse_settings(words))
         return bytes(
             _VALUE.pack(
                 order=self.order, number=self.number, flags=self.flags, class_=_ORDER.index(task.task_class),

@@ -13,9 +13,12 @@ from runlist.daemon.placement.bounds import lowered
 from runlist.daemon.placement.facts import Facts
 from runlist.daemon.placement.rule import OF_A_PROCESS, Limits, Match, Rule
 from runlist.daemon.placement.rules import Rules
+from runlist.model import TaskClass
 
 _Entry = tuple[str, int, Rule]
 """Of a drop-in: its name, and the rule's place in it."""
+
+_CRITICAL = (TaskClass.LATENCY, TaskClass.DEADLINE)
 
 
 def _order(entry: _Entry) -> tuple[str, int]:
@@ -31,6 +34,7 @@ class RuleBook:
         self._exact: dict[tuple[str, str], list[_Entry]] = {}
         self._others: list[_Entry] = []
         self._variables: frozenset[str] | None = None
+        self._give_critical: bool | None = None
 
     def __bool__(self) -> bool:
         return bool(self.main or self._others or self._exact)
@@ -51,6 +55,14 @@ class RuleBook:
             self._variables = frozenset().union(*(condition.variables for condition in conditions))
         return self._variables
 
+    @property
+    def give_critical(self) -> bool:
+        """Whether any rule makes processes latency-critical."""
+        if self._give_critical is None:
+            settings = (rule.settings for rule, _ in self.in_order())
+            self._give_critical = any("deadline" in each or each.get("class") in _CRITICAL for each in settings)
+        return self._give_critical
+
     def in_order(self) -> Iterator[tuple[Rule, bool]]:
         """All rules as they are tried, and whether what each gives is within the bounds, whoever the process is."""
         for _, rules in sorted(self.drop_ins.items()):
@@ -60,12 +72,12 @@ class RuleBook:
     def use(self, main: Rules) -> None:
         """Take another content of the main file."""
         self.main = main
-        self._variables = None
+        self._variables = self._give_critical = None
 
     def put(self, name: str, rules: Rules | None) -> list[Rule]:
         """Take the content of a drop-in, None for one that is gone; returns the rules that came and went."""
         before = self.drop_ins.pop(name, None)
-        self._variables = None
+        self._variables = self._give_critical = None
         changed: list[Rule] = []
         if before is not None:
             for entry in _entries(name, before):

@@ -15,7 +15,7 @@ from runlist.daemon.placement.conditions import Condition, all_match
 from runlist.daemon.placement.facts import Facts
 from runlist.daemon.placement.rule import Match
 from runlist.model import Task, TaskClass
-from runlist.settings.table import NO_SETTINGS, apply_changes, memory_change, parse_settings
+from runlist.settings.table import apply_changes, memory_change, parse_settings
 from runlist.settings.values import is_none
 
 _ORDER = list(TaskClass)
@@ -90,7 +90,7 @@ def _set_class(settings: dict[str, str], task_class: TaskClass) -> None:
 
 
 def _task(settings: Mapping[str, str]) -> Task:
-    return apply_changes(parse_settings(settings), NO_SETTINGS)
+    return apply_changes(parse_settings(settings))
 
 
 def _is_beyond(key: str, settings: Mapping[str, str], word: str) -> bool:
@@ -100,7 +100,7 @@ def _is_beyond(key: str, settings: Mapping[str, str], word: str) -> bool:
         limits = [change.limit for change in map(memory_change, (asked, most)) if change is not None]
         limit = limits[-1]
         return limit is not None and (len(limits) == 1 or limits[0] is None or limits[0] > limit)
-    mine, bound = apply_changes(asked, NO_SETTINGS), apply_changes(most, NO_SETTINGS)
+    mine, bound = apply_changes(asked), apply_changes(most)
     match key:
         case "weight":
             return mine.weight > bound.weight

@@ -20,7 +20,7 @@ import structlog
 
 from runlist import trusted
 from runlist.daemon.placement.book import RuleBook
-from runlist.daemon.placement.reading import MAX_DROP_IN
+from runlist.daemon.placement.reading import MAX_DROP_IN, shown
 from runlist.daemon.placement.rule import Rule
 from runlist.daemon.placement.rules import Rules
 from runlist.errors import RunlistError
@@ -227,7 +227,7 @@ class DropIns:
         except FileNotFoundError:
             return _Read(name)
         except OSError as error:
-            return _Read(name, trouble=f"{_shown(path)}: it cannot be looked at: {error.strerror}")
+            return _Read(name, trouble=f"{shown(path)}: it cannot be looked at: {error.strerror}")
         signature = (
             found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns,
             found.st_mode, found.st_uid, found.st_gid,
@@ -235,7 +235,7 @@ class DropIns:
         if signature == self._signatures.get(name):
             return None
         if name not in self._signatures and len(self._signatures) >= MOST_FILES:
-            return _Read(name, signature, trouble=_TOO_MANY.format(_shown(path)))
+            return _Read(name, signature, trouble=_TOO_MANY.format(shown(path)))
         try:
             with open(trusted.open_in(folder, name, path), "rb") as file:
                 content = file.read(MAX_DROP_IN + 1)
@@ -243,9 +243,9 @@ class DropIns:
         except FileNotFoundError:
             return _Read(name)
         except trusted.NoFile:
-            reason = f"{_shown(path)}: not a file: put a file of rules there, or remove it"
+            reason = f"{shown(path)}: not a file: put a file of rules there, or remove it"
         except OSError as error:
-            return _Read(name, trouble=f"{_shown(path)}: it cannot be read: {error.strerror}")
+            return _Read(name, trouble=f"{shown(path)}: it cannot be read: {error.strerror}")
         except trusted.Untrusted as error:
             reason = printable(f"{path.name}: refused: {error}")
         except RunlistError as error:
@@ -255,7 +255,3 @@ class DropIns:
 
 def _counts(name: str) -> bool:
     return name.endswith(".toml") and not name.startswith(".")
-
-
-def _shown(path: Path) -> str:
-    return printable(str(path))

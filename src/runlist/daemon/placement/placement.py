@@ -26,12 +26,17 @@ from runlist.proc.owners import Owner
 from runlist.proc.process import owner_of, start_of
 from runlist.proc.words import command_line, short_command
 from runlist.settings.changes import Change
-from runlist.settings.table import NO_SETTINGS, apply_changes, control_words, memory_change, override, parse_settings
+from runlist.settings.table import (
+    GIVEN,
+    NO_SETTINGS,
+    apply_changes,
+    control_words,
+    memory_change,
+    override,
+    parse_settings,
+)
 from runlist.settings.values import is_none
 from runlist.text import printable
-
-_SET = ("task_class", "weight", "cap", "deadline", "target_p99_us", "group", "group_of", "timeslice_us")
-"""The fields of a task that settings give."""
 
 _MOST_PROCESSES = 256  # of a tree, until those are forgotten that have ended
 
@@ -134,7 +139,7 @@ class Placement:
             shared = None if change is None else change.limit
         settings = override(given, asked)
         weights = parse_settings({key: word for key, word in given.items() if key == "weight"})
-        weight = apply_changes(weights, NO_SETTINGS).weight if weights else 0
+        weight = apply_changes(weights).weight if weights else 0
         changes = parse_settings(settings)
         return ProcessSettings(settings, changes, match.where, match.labels, match.notes, shared, weight)
 
@@ -175,13 +180,13 @@ class Placement:
         self.limit_memory(root, pid, found)
         return managed
 
-    def class_of_new(self, pid: int, root: Root, match: Match | None = None) -> TaskClass:
-        """The class that a process of a tree will have on a GPU, by the rules' answer where that is known already.
-        Raises UsageError for bad settings.
+    def class_of_new(self, pid: int, root: Root | None, match: Match | None = None) -> TaskClass:
+        """The class that a process of a tree, or of none yet, will have on a GPU, by the rules' answer where that is
+        known already. Raises UsageError for bad settings.
         """
-        asked = _asked_for(pid, root, _asked_before(pid, root))
+        asked = {} if root is None else _asked_for(pid, root, _asked_before(pid, root))
         found = self.settings_of(pid, asked) if match is None else self._given(match, asked)
-        return apply_changes(found.changes, NO_SETTINGS).task_class
+        return apply_changes(found.changes).task_class
 
     def revised(self, managed: ManagedTask) -> ProcessSettings | None:
         """What the rules say of a task now; None for one that is gone. A program may write over its command line and
@@ -205,7 +210,7 @@ class Placement:
 
     def _shaped(self, managed: ManagedTask, found: ProcessSettings, asked: Mapping[str, str]) -> Task:
         assert managed.root is not None
-        bare = replace(managed.task, **{name: getattr(NO_SETTINGS, name) for name in _SET})
+        bare = replace(managed.task, **{name: getattr(NO_SETTINGS, name) for name in GIVEN})
         task = apply_changes(found.changes, replace(bare, group=f"job {managed.root.pid}"))
         if "group" not in asked:
             task = replace(task, group_of=None)  # the rule's group is one for all users
@@ -239,7 +244,7 @@ class Placement:
         """Whether rules give a process this class and deadline: that is no word of a user's."""
         if self.rules:
             with contextlib.suppress(RunlistError):
-                given = apply_changes(self.settings_of(pid, {}).changes, NO_SETTINGS)
+                given = apply_changes(self.settings_of(pid, {}).changes)
                 return (given.task_class, given.deadline) == (asked.task_class, asked.deadline)
         return False
 

@@ -19,7 +19,7 @@ from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numb
 from runlist.errors import NoPermissionError, UsageError
 from runlist.model import ROUNDING, TaskClass
 from runlist.protocol.kernel_autogen import MOST_GPUS
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_request, parse_setting, parse_settings
+from runlist.settings.table import apply_changes, parse_request, parse_setting, parse_settings
 from runlist.settings.values import LEAST_MEMORY
 from runlist.text import printable
 from runlist.units import parse_size
@@ -54,11 +54,12 @@ def read_file(path: Path) -> Reading:
 def read_drop_in(path: Path, content: bytes) -> Reading:
     """What a drop-in says, which has rules alone. Raises UsageError as `read_file`."""
     if len(content) > MAX_DROP_IN:
-        raise UsageError(f"{_shown(path)}: more than {MAX_DROP_IN >> 10} KiB of rules: shorten it")
+        raise UsageError(f"{shown(path)}: more than {MAX_DROP_IN >> 10} KiB of rules: shorten it")
     return _Reader(path).read(content, ("rule",))
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
+    """The name of a file, as it may be shown."""
     return printable(str(path))
 
 
@@ -105,7 +106,7 @@ class _Reader:
         except ValueError as error:  # tomllib's, and Python's own for numbers that are too long
             message, _, place = str(error).partition(" (at ")
             if not place:
-                raise UsageError(f"{_shown(self._path)}: a number in it is too long: shorten it") from None
+                raise UsageError(f"{shown(self._path)}: a number in it is too long: shorten it") from None
             number = re.match(r"line (\d+)", place)
             raise self._error(int(number[1]) if number else len(self._source), message) from None
 
@@ -114,7 +115,7 @@ class _Reader:
             return content.removeprefix(BOM_UTF8).decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise UsageError(f"{_shown(self._path)}:{line}: not UTF-8 text: save it as such") from None
+            raise UsageError(f"{shown(self._path)}:{line}: not UTF-8 text: save it as such") from None
 
     def _line(self, path: TomlPath) -> int:
         """The line of a path, or of the next thing above it that has one."""
@@ -125,8 +126,8 @@ class _Reader:
     def _error(self, line: int, message: str) -> UsageError:
         source = self._source[min(line, len(self._source)) - 1].strip()
         source = printable(source)
-        shown = source if len(source) <= 80 else f"{source[:77]}..."
-        return UsageError(f"{_shown(self._path)}:{line}: {shown or '(an empty line)'}: {message}")
+        said = source if len(source) <= 80 else f"{source[:77]}..."
+        return UsageError(f"{shown(self._path)}:{line}: {said or '(an empty line)'}: {message}")
 
     def _where(self, path: TomlPath) -> str:
         return f"{printable(self._path.name)}:{self._line(path)}"
@@ -153,7 +154,7 @@ class _Reader:
 
 
 def _deadline_fraction(settings: Mapping[str, str]) -> float:
-    task = apply_changes(parse_settings(_with_numbers(settings)), NO_SETTINGS)
+    task = apply_changes(parse_settings(_with_numbers(settings)))
     return task.deadline.fraction if task.deadline is not None else 0.0
 
 

@@ -14,6 +14,7 @@ from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
 from runlist.proc import process
+from runlist.proc.owners import Owner
 from runlist.rate import Rate
 
 START_S = 10.0
@@ -25,13 +26,16 @@ CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 1024, 1000
 STARVED_S = 1.0
 """How long one that only waits for a processor may be late with a datagram, while those of others wait."""
 
+MOST_HEARD = 64
+"""So many things that it said are taken in one go."""
+
 _SIGN_S = 0.9
 _STARVED_SIGN_S = 10.0
 _GRACE_S = 1.0
 
 
 class Relay:
-    """A relay of user `uid` (None: the undertaker).
+    """A relay of `owner` (None: the undertaker).
 
     `on_packet` gets what it says, `on_end` that it was given up, and whether that is because it hung.
     """
@@ -39,11 +43,11 @@ class Relay:
     def __init__(
         self,
         birth: Birth,
-        uid: int | None,
+        owner: Owner | None,
         on_packet: Callable[[Relay, Packet], None],
         on_end: Callable[[Relay, bool], None],
     ) -> None:
-        self.uid = uid
+        self.owner = owner
         self.connections = 0
         self.idle_since = self._started = time.monotonic()
         self._connects = Rate(CONNECTIONS_A_SECOND, CONNECTIONS_AT_ONCE)
@@ -134,6 +138,10 @@ class Relay:
         self._timer = self._loop.call_later(patience_s, self._late, patience_s, end)
 
     def _late(self, patience_s: float, end: float) -> None:
+        taking = self._taking
+        self._heard()  # we may be late ourselves
+        if self._taking is not taking:
+            return
         if self._is_starved and time.monotonic() < end:
             self._timer = self._loop.call_later(patience_s, self._late, patience_s, end)
         else:
@@ -148,6 +156,7 @@ class Relay:
 
     def look(self, now: float) -> None:
         """Every second: ask for a sign of life, or give up a relay that gave none."""
+        self._heard()
         waits_since = self._started if not self.is_running else self._unanswered_since
         patience = START_S if not self.is_running else _SIGN_S
         late_s = 0.0 if waits_since is None else now - waits_since
@@ -179,10 +188,16 @@ class Relay:
             self._time_it(self._taking[1])
 
     def _heard(self) -> None:
+        for _ in range(MOST_HEARD):
+            if self._given_up or not self._hear():
+                return
+
+    def _hear(self) -> bool:
+        """Take the next thing that it said; False where there is none now."""
         try:
             packet = channel.receive(self._sock)
         except BlockingIOError:
-            return
+            return False
         if packet is None:
             self._end(hung=True)  # it never ends by itself
         elif packet.say is Say.GO:
@@ -195,6 +210,7 @@ class Relay:
                 self._release()
         else:
             self._on_packet(self, packet)
+        return True
 
     def _end(self, *, hung: bool) -> None:
         if self._given_up:

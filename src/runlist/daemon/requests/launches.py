@@ -22,7 +22,7 @@ from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
 from runlist.proc.owners import Owner, user_behind
 from runlist.proc.process import descendants, start_of, starts_of
-from runlist.settings.table import NO_SETTINGS, apply_changes, override, parse_request
+from runlist.settings.table import apply_changes, override, parse_request
 
 _QUEUE_LOOK_S = 0.2
 _COUNTS_S = 0.02
@@ -72,7 +72,7 @@ class Launches:
         region = None if region_fd is None else await sent_region(self._descriptors, region_fd, uid)
         try:
             changes, said = parse_request(settings)
-            asked = apply_changes(changes, NO_SETTINGS)
+            asked = apply_changes(changes)
             if reason := self._placement.no_class(pid, Owner.of(pid, uid), asked):
                 raise RunlistError(f"the command is not started: {reason}")
             settings = await self._room_for(pid, settings, uid)
@@ -162,4 +162,4 @@ class Launches:
         return self._next[1]
 
     def _all_gpus(self) -> list[str]:
-        return list(dict.fromkeys([*(scheduler.gpu for scheduler in self._gpus.all()), *self._census.gpus()]))
+        return self._gpus.with_listed(self._census.gpus())

@@ -35,15 +35,14 @@ from runlist.daemon.tree.revision import Revision
 from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
-from runlist.model import Appear, Task
+from runlist.model import Appear
 from runlist.proc.owners import user_behind
 from runlist.proc.process import Program, start_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
-from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
+from runlist.settings.table import SETTINGS, Scope, apply_changes, memory_change, override, parse_request
 
 _log = structlog.get_logger()
 
-_QUEUE_LOOK_S = 0.2
 _INIT = 1
 _NO_CONTEXT = (
     "process {pid} has no GPU context now: attach it once it has, or use --wait (under MPS, attach the MPS server)"
@@ -90,7 +89,7 @@ class Manager:
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption
-        self._search = search
+        self.search = search
         self._guard = guard
         self.descriptors = descriptors
         self.reload_rules = revision.reload
@@ -118,7 +117,7 @@ class Manager:
         await self.processes.find_ancestors(pid)
         outer = self.processes.root_of(pid)
         if outer is not None and pid not in outer.excluded and uid in (0, outer.uid) and "memory" not in settings:
-            return await self._attach_within(outer, pid, settings, wait, uid)
+            return Outcome(await self._attach_within(outer, pid, settings, wait, uid), notes)
         if pid == _INIT and not await self._adoption.may_have_work(pid):
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
@@ -127,7 +126,7 @@ class Manager:
         root.awaited = True
         try:
             limit_memory(root, self.placement)
-            await self.find_everything_of(root)
+            await self.search.everything_of(root)
             tasks = self._tasks(self.processes.under(pid))
             if self.processes.roots.get(pid) is not root:
                 raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
@@ -141,7 +140,9 @@ class Manager:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return Outcome(tasks, notes)
 
-    async def _attach_within(self, outer: Root, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
+    async def _attach_within(
+        self, outer: Root, pid: int, settings: dict[str, str], wait: bool, uid: int
+    ) -> list[ManagedTask]:
         """Give a process of a managed tree, and its descendants, settings of their own. It stays in that tree: its
         memory is limited, and its library heard, there.
         """
@@ -149,7 +150,7 @@ class Manager:
         outer.forget_some()
         outer.asked_of[pid] = mine
         try:
-            below = await self._search.everything_below(outer, pid)
+            below = await self.search.everything_below(outer, pid)
             if not below and not wait:
                 raise NoTargetError(_NO_CONTEXT.format(pid=pid))
             outcomes = [self.change(each, settings, uid) for each in below]
@@ -159,7 +160,7 @@ class Manager:
                 if before is not None:
                     outer.asked_of[pid] = before
             raise
-        return Outcome([task for one in outcomes for task in one.tasks], parse_request(settings)[1])
+        return [task for one in outcomes for task in one.tasks]
 
     def rule_troubles(self) -> list[str]:
         """What is wrong with files of rules, and which are not in force. That a setting was lowered to a bound is none:
@@ -177,7 +178,7 @@ class Manager:
             del root.asked_of[pid]
             if not processes and not self.processes.away(pid):
                 return []
-        self._search.leave_alone([pid, *(process.pid for process in processes)])
+        self.search.leave_alone([pid, *(process.pid for process in processes)])
         troubles: list[str] = []
         for process in processes:
             process.root.excluded.add(process.pid)
@@ -202,7 +203,7 @@ class Manager:
                     mine.append(root)
                 except NoPermissionError as error:
                     stay.append(str(error))
-        self._search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
+        self.search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
         troubles = [trouble for root in mine for trouble in self.processes.remove_root(root)]
         self.gpus.run_all()
         return troubles + stay
@@ -215,7 +216,7 @@ class Manager:
         check_right(settings, uid)
         root = self._root(pid, processes)
         assert root is not None
-        away = [(task, _changed(task.task, changes)) for task in self.processes.away(pid)]
+        away = [(task, apply_changes(changes, task.task)) for task in self.processes.away(pid)]
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
@@ -290,7 +291,7 @@ class Manager:
     def look_who_is_left(self) -> None:
         """Look at those who shared a client with a process that has ended."""
         for pid in self._adoption.left():
-            self._search.look_anew(pid)
+            self.search.look_anew(pid)
 
     @staticmethod
     def _check_resumable(task: ManagedTask, uid: int) -> None:
@@ -308,7 +309,7 @@ class Manager:
 
     def wants(self, pid: int, uid: int) -> bool:
         """Whether descriptors that a process of user `uid` sends are of use."""
-        return self._search.root_for(pid, uid) is not None
+        return self.search.root_for(pid, uid) is not None
 
     def hear(self, pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
         """Take a tenant's message; False for a process that is not managed. `answer` is called with the effect of a
@@ -324,15 +325,15 @@ class Manager:
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
         """Take the files that a process sent, once they were checked."""
-        if self._search.root_for(pid, uid) is None:
+        if self.search.root_for(pid, uid) is None:
             return False
 
         async def take() -> None:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            if self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent):
-                self._search.look_anew(pid)
+            if self._adoption.take_sent(self.search.root_for(pid, uid), pid, message.nanoseconds, sent):
+                self.search.look_anew(pid)
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)
@@ -386,14 +387,6 @@ class Manager:
     def _tasks(processes: Iterable[ManagedProcess]) -> list[ManagedTask]:
         return [task for process in processes for task in process.tasks.values()]
 
-    async def find_everything_of(self, root: Root) -> None:
-        """Manage what a root and its descendants have on GPUs."""
-        await self._search.everything_of(root)
-
-    def look_anew(self, pid: int) -> None:
-        """Have a process looked at soon, however it looked before."""
-        self._search.look_anew(pid)
-
     # -- changing and scheduling -------------------------------------------------------------------
 
     def apply(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
@@ -402,7 +395,7 @@ class Manager:
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
             for task, old in before:
-                task.task = _changed(task.task, changes)
+                task.task = apply_changes(changes, task.task)
                 for change in changes:
                     if isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
@@ -445,11 +438,3 @@ def _check_may_go(task: ManagedTask, uid: int) -> None:
         raise NoPermissionError(
             f"process {task.task.key.pid} {why} (`runlist policy show`): only root may detach it now"
         )
-
-
-def _changed(task: Task, changes: Sequence[Change]) -> Task:
-    """A task with all changes but those of controls."""
-    for change in changes:
-        if isinstance(change, TaskChange):
-            task = change.change(task)
-    return task

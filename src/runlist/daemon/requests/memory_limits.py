@@ -55,7 +55,7 @@ def limit_notes(root: Root, census: MemoryCensus, gpus: Gpus) -> list[str]:
     snapshot = root.quota.look()
     if snapshot is None:
         return notes
-    for gpu in dict.fromkeys([*census.gpus(), *(scheduler.gpu for scheduler in gpus.all())]):
+    for gpu in gpus.with_listed(census.gpus()):
         device = snapshot.device(gpu)
         if device is None or snapshot.used(gpu) <= limit:
             continue

@@ -22,7 +22,7 @@ import msgspec
 
 from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Effect, Kind
 from runlist.tenant import RECORD
 
@@ -98,7 +98,7 @@ class Strangers(Protocol):
     def share(self, messages: socket.socket, on_datagram: Callable[[Datagram], None]) -> None:
         """The socket, and what to call with what was taken from it."""
 
-    def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+    def take(self, owner: Owner, wanted: bool, done: Callable[[], None]) -> None:
         """Take the datagram at the head of the queue, or drop it; then call `done`."""
 
 
@@ -189,7 +189,9 @@ class Messages:
         if not wanted:
             self.dropped["foreign" if message is not None else "malformed"] += 1
         self._pause()
-        strangers.take(user_behind(head.uid), wanted, self._go_on if wanted else self._go_on_later)
+        # Containers that root made are strangers to each other, and most have the same users.
+        owner = Owner.of(head.pid, head.uid) if wanted else Owner(user_behind(head.uid))
+        strangers.take(owner, wanted, self._go_on if wanted else self._go_on_later)
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._socket)

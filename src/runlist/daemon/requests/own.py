@@ -17,6 +17,7 @@ from runlist.proc.process import Program, those_below
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import (
     ANY_TASK,
+    GIVEN,
     SETTINGS,
     Scope,
     apply_changes,
@@ -24,18 +25,6 @@ from runlist.settings.table import (
     parse_request,
     parse_settings,
 )
-
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "class": ("task_class", "deadline"),
-    "weight": ("weight",),
-    "cap": ("cap",),
-    "burst": ("cap",),
-    "deadline": ("task_class", "deadline"),
-    "p99": ("target_p99_us",),
-    "group": ("group", "group_of"),
-    "timeslice": ("timeslice_us",),
-}
-"""What of a task each setting changes."""
 
 
 class OwnSettings:
@@ -92,7 +81,7 @@ class OwnSettings:
                 root.by_rule = True
                 return []
             for each in (pid, *below):
-                manager.look_anew(each)  # a rule may want it
+                manager.search.look_anew(each)  # a rule may want it
             return troubles
         return []
 
@@ -111,7 +100,7 @@ class OwnSettings:
         try:
             if (change := memory_change(parse_settings(settings))) is not None:
                 set_limit(root, pid, change.limit)
-            await manager.find_everything_of(root)
+            await manager.search.everything_of(root)
         except BaseException:
             manager.processes.remove_root(root)
             raise
@@ -168,17 +157,17 @@ class OwnSettings:
         return own.before[key]
 
     def _wanted(self, root: Root, own: Own, task: ManagedTask, settings: Mapping[str, str]) -> dict[str, Any]:
-        """The fields of a task that change: back to what they were, unless somebody else changed them meanwhile, and
-        then to what the settings say.
+        """What settings give of a task from here on: what it was before, unless somebody else changed it meanwhile, and
+        then what these say.
         """
         before, _ = self._before(root, own, task)
         given = apply_changes(parse_settings(own.settings, before), before)
         now = task.task
-        for name in _fields(own.settings):
+        for name in GIVEN:
             if getattr(now, name) == getattr(given, name):
                 now = replace(now, **{name: getattr(before, name)})  # class and deadline follow one another
         after = apply_changes(parse_request(settings, now)[0], now)
-        return {name: getattr(after, name) for name in _fields(own.settings) | _fields(settings)}
+        return {name: getattr(after, name) for name in GIVEN}
 
     def _controls(self, root: Root, own: Own, tasks: list[ManagedTask], settings: Mapping[str, str]) -> list[Change]:
         """The driver's controls: those asked for, and those that go back, which the tasks share."""
@@ -193,7 +182,3 @@ class OwnSettings:
 def _check_user(root: Root, pid: int, uid: int) -> None:
     if uid not in (0, root.uid):
         raise NoPermissionError(f"process {pid} is managed by user {root.uid}: only that user and root may do so")
-
-
-def _fields(settings: Mapping[str, str]) -> set[str]:
-    return {name for key in settings for name in _FIELDS.get(key, ())}

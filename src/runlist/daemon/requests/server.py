@@ -21,7 +21,7 @@ from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.turns import Turns
 from runlist.daemon.requests.view import gpu_views
 from runlist.proc.exhaustion import passes
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.version import __version__
 
 _log = structlog.get_logger()
@@ -113,8 +113,8 @@ class Server:
             else:
                 self._connect(sock, peer)
         elif scarce:
-            self._relays.refuse(uid, sock, NO_ROOM)
-        elif (served := self._relays.connect(uid, sock)) is not None:
+            self._relays.refuse(Owner(uid), sock, NO_ROOM)
+        elif (served := self._relays.connect(Owner(uid), sock)) is not None:
             ours, on_end = served
             self._connect(ours, peer, self._turns.setdefault(uid, Turns()), on_end)
 

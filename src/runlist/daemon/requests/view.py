@@ -235,8 +235,9 @@ def _inside(managed: ManagedTask) -> _Inside:
     if root is None:
         return _Inside()
     limit = root.quota.limit_on(key.gpu)
-    if managed.shared_memory is not None:
-        limit = min(managed.shared_memory, managed.shared_memory if (own := root.quota.own_limit) is None else own)
+    if (shared := managed.shared_memory) is not None:
+        own = root.quota.own_limit
+        limit = shared if own is None else min(shared, own)
     snapshot = root.quota.look()
     if snapshot is None:
         return _Inside(limit, enforcement=f"not loaded: {root.quota.trouble}" if root.quota.trouble else "")

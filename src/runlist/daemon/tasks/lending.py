@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import time
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -48,6 +49,11 @@ class Lending:
         self._plane = plane
         self._lenders: dict[int, _Lender] = {}
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def lenders(self) -> AbstractSet[int]:
+        """The processes that lent files."""
+        return self._lenders.keys()
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._lenders

@@ -16,6 +16,7 @@ from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Count, ManagedProcess, ManagedTask, SuspendedBy
 from runlist.daemon.tree.changed_users import ChangedUsers
 from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.sleepers import Sleepers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
 from runlist.model import Appear
@@ -40,6 +41,7 @@ class Checks:
         self._placement = placement
         self._lending = lending
         self.changed_users = ChangedUsers(processes, gpus)
+        self._without_files, self._without_slices = Sleepers(), Sleepers()
 
     def check(self, files: bool, slices: bool, of: Container[int] = ()) -> None:
         """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put slices back
@@ -51,9 +53,10 @@ class Checks:
         self.changed_users.check()
         processes = [process for pid in list(self._processes.managed) if (process := self._processes.of(pid))]
         if files:
-            self._check_files(processes)
+            self._check_files(self._without_files.left_out(processes))
+        awake = {process.pid for process in self._without_slices.left_out(processes)} if slices else set()
         for process in processes:
-            if slices or process.pid in of:
+            if process.pid in awake or process.pid in of:
                 self.correct(process.pid)
         self._assert_unsure()
 

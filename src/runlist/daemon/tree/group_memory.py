@@ -19,6 +19,9 @@ from runlist.units import size
 
 _log = structlog.get_logger()
 
+Breaks = Callable[[Quota, str, int], bool]
+"""Whether a limit is broken on a GPU by so many bytes: a method of `Quota`."""
+
 Held = dict[TaskKey, int]
 
 
@@ -86,22 +89,13 @@ class GroupMemory:
                 for root in group.roots
             }
 
-    def breaking(self, gpus: Iterable[str]) -> set[tuple[str, str]]:
-        """The groups that would be over their limit by this stock and were not before, by name and GPU."""
+    def breaking(self, gpus: Iterable[str], breaks: Breaks = Quota.breaks) -> set[tuple[str, str]]:
+        """The groups that break their limit by this stock, by name and GPU."""
         return {
             (name, gpu)
             for gpu in gpus
             for name, group in self._groups.items()
-            if group.quota.breaks(gpu, group.total(gpu))
-        }
-
-    def breaking_often(self, gpus: Iterable[str]) -> set[tuple[str, str]]:
-        """The groups that are over for having been so at too many looks."""
-        return {
-            (name, gpu)
-            for gpu in gpus
-            for name, group in self._groups.items()
-            if group.quota.breaks_often(gpu, group.total(gpu))
+            if breaks(group.quota, gpu, group.total(gpu))
         }
 
     def take_note(self, gpus: Iterable[str], sure: Callable[[str, str], bool], answers: Callable[[str], bool]) -> None:

@@ -22,9 +22,10 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.ceiling import TOLERANCE
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
+from runlist.daemon.memory.quota import Quota
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
-from runlist.daemon.tree.group_memory import GroupMemory
+from runlist.daemon.tree.group_memory import Breaks, GroupMemory
 from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
@@ -121,7 +122,7 @@ class MemoryGuard:
                 self.look()  # who was held for memory is let go
             return
         stock = await self._fresh_stock()
-        often = self._breaking_often(stock)
+        often = self._breaking(stock, Quota.breaks_often)
         sure = self._breaking(stock) | often
         for pause_s in LOOKS_AGAIN_S if sure - often else ():
             await asyncio.sleep(pause_s)
@@ -266,28 +267,17 @@ class MemoryGuard:
         """
         return all(task.there_since < self._census.began(gpu) for gpu, task in process.tasks.items())
 
-    def _breaking(self, stock: Stock) -> set[tuple[int | str, str]]:
-        """The trees that would be over their limit by this look and were not before, by root and GPU, and the groups by
-        name and GPU.
-        """
+    def _breaking(self, stock: Stock, breaks: Breaks = Quota.breaks) -> set[tuple[int | str, str]]:
+        """The trees that break their limit by this look, by root and GPU, and the groups by name and GPU."""
         return {
             (root.pid, gpu)
             for root in self._watched()
             for gpu in self._gpu_names()
-            if root.pid in stock and root.quota.breaks(gpu, _total(stock[root.pid], gpu))
-        } | self._groups.breaking(self._gpu_names())
-
-    def _breaking_often(self, stock: Stock) -> set[tuple[int | str, str]]:
-        """Likewise those that were at too many looks, and are from now on."""
-        return {
-            (root.pid, gpu)
-            for root in self._watched()
-            for gpu in self._gpu_names()
-            if root.pid in stock and root.quota.breaks_often(gpu, _total(stock[root.pid], gpu))
-        } | self._groups.breaking_often(self._gpu_names())
+            if root.pid in stock and breaks(root.quota, gpu, _total(stock[root.pid], gpu))
+        } | self._groups.breaking(self._gpu_names(), breaks)
 
     def _gpu_names(self) -> list[str]:
-        return list(dict.fromkeys([*self._census.gpus(), *(scheduler.gpu for scheduler in self._gpus.all())]))
+        return self._gpus.with_listed(self._census.gpus())
 
     def _outside(self, root: Root, key: TaskKey) -> ManagedTask:
         """A task that cannot be managed, for views, with the settings that it would have."""

@@ -66,8 +66,8 @@ class Rousing:
         self._seen = seen
         self._still: dict[TaskKey, _Still] = {}
 
-    def look(self, now: float | None = None) -> None:
-        """Rouse those that wait for too long."""
+    def look(self, now: float | None = None) -> bool:
+        """Rouse those that wait for too long. Returns whether anybody waits."""
         began = time.monotonic()
         now = began if now is None else now
         before, self._still = self._still, {}
@@ -88,6 +88,7 @@ class Rousing:
                 if time.monotonic() - began >= MOST_S:
                     break
         self._gpus.run(unsettled, set())  # what was to go off at once is to do so again
+        return any(still.waited for still in self._still.values())
 
 
 def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool, seen: bool) -> bool:

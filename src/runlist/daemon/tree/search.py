@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 import structlog
@@ -30,6 +31,14 @@ BELIEVED_S, MOST_NOBODYS = 1.0, 4096
 """How long, and of how many, it is believed that a process which sends something is of no tree: to see that takes 1 ms.
 """
 
+SOUGHT_S, LONGEST_SOUGHT_S = 1.0, 64.0
+"""A process of a tree that has work, and is not managed, is looked at again so long after the first look, and each time
+after twice as long, up to this.
+"""
+
+LISTED_EVERY_S = 10.0
+"""How often the driver's list tells of such: 14 ms beside two H200."""
+
 LEFT_ALONE = 512
 """Of so many processes that users had put back one looks who has ended."""
 
@@ -38,6 +47,13 @@ PIECE_S = 0.002
 
 PATIENCE_S = 0.1
 """A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
+
+
+class _Sought(msgspec.Struct):
+    """A process that is looked at again, and when."""
+
+    rest_s: float = SOUGHT_S
+    at: float = 0.0
 
 
 class Search:
@@ -70,6 +86,9 @@ class Search:
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
+        self._on_gpus: AbstractSet[int] = set()  # by the driver's list, those of a tree
+        self._list_at = 0.0
+        self._sought: dict[int, _Sought] = {}
         self._ended = False  # one that is managed has, since the last scan
         self.missed = False
         """Whether the last scan found that a process had ended before anybody looked at it."""
@@ -143,6 +162,23 @@ class Search:
         for pid in seen.gone:
             self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)
+
+    async def seek(self, *, listed: bool) -> None:
+        """Have processes looked at again that have work and are not managed: who lent a file, and where nobody else
+        tells, who is in a tree and on a GPU as the driver's list is `listed`. The number of their open files may stay
+        as it was, and looks came before there was a channel group. Call it every second.
+        """
+        now = time.monotonic()
+        if listed and self._processes.roots and now >= self._list_at:
+            self._list_at = now + LISTED_EVERY_S
+            on_gpus = await asyncio.to_thread(self._placement.gpu_pids)
+            self._on_gpus = {pid for tree in self._trees.values() for pid in tree} & on_gpus
+        wanted = (self._on_gpus | self._adoption.lending.lenders) - self._processes.managed.keys()
+        self._sought = {pid: self._sought.get(pid) or _Sought() for pid in wanted}
+        for pid, sought in self._sought.items():
+            if now >= sought.at:
+                sought.at, sought.rest_s = now + sought.rest_s, min(2 * sought.rest_s, LONGEST_SOUGHT_S)
+                self.look_soon(pid)
 
     async def _due(
         self, root: Root, tree: Collection[int], counts: Mapping[int, int], expected: Container[int], *, at_once: bool
@@ -255,6 +291,10 @@ class Search:
             self._left_alone = {(pid, start) for pid, start in self._left_alone if start and start_of(pid) == start}
             self._most_left_alone = max(LEFT_ALONE, 2 * len(self._left_alone))
 
+    def is_left_alone(self, pid: int) -> bool:
+        """Whether a user had it put back, whatever the rules say."""
+        return bool(self._left_alone) and (pid, start_of(pid)) in self._left_alone
+
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
         listed = await asyncio.to_thread(self._placement.gpu_pids)  # 14 ms beside two H200
@@ -276,8 +316,7 @@ class Search:
 
     def _name_by_rule(self, pid: int) -> None:
         try:
-            left_alone = (pid, start_of(pid)) in self._left_alone
-            if not left_alone and self._placement.settings_of(pid, {}).rule:
+            if not self.is_left_alone(pid) and self._placement.settings_of(pid, {}).rule:
                 root = self._processes.add_root(pid, {}, by_rule=True)
                 root.old = True
                 if pid in self._placement.foretold:

@@ -22,7 +22,7 @@ from runlist.daemon.kernel.policy import PolicyMap
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rule import Match
-from runlist.daemon.tasks.managed import Count, Root, SuspendedBy
+from runlist.daemon.tasks.managed import Count, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.corrections import Corrections
@@ -34,7 +34,7 @@ from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
 from runlist.proc.aside import ask
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.protocol.kernel_autogen import MOST_GPUS, WATCH_OTHERS, Kind, Refusal, What
 
 _log = structlog.get_logger()
@@ -89,6 +89,7 @@ class _Process(msgspec.Struct):
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
     critical: bool | None = None  # whether it is to be latency-critical; None until it has a device
+    comes_for: Owner | None = None  # who answers for it then
     comes: set[int] = set()  # to which GPUs it came, by the numbers that it gave: it has made a channel group there
     room_ms: dict[str, float] = {}  # how soon others were off for it, by GPU, until it is managed there
 
@@ -270,8 +271,8 @@ class Sightings:
             known.match = entry.match()
         if event.kind is Kind.DEVICE and known.critical is None:
             # There is time now: its first group is tens of ms away. Right behind that come requests of its own that
-            # take the driver 20 ms. Rules are asked then all the same: by its group the kernel says what they answer.
-            known.critical = self._is_to_be_critical(event.pid, self._processes.root_of(event.pid), known)
+            # take the driver 20 ms.
+            known.critical = self._is_to_be_critical(event.pid, known)
             self._census.gpus()
         if event.kind is Kind.GROUP and event.gpu not in known.comes and len(known.comes) < MOST_GPUS:
             known.comes.add(event.gpu)
@@ -293,14 +294,27 @@ class Sightings:
         gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
-        critical = known.critical or self._is_to_be_critical(event.pid, self._search.root_of_new(event.pid), known)
-        if critical and gpu.make_room():
+        critical = known.critical or self._is_to_be_critical(event.pid, known)
+        owner = known.comes_for
+        if critical and owner is not None and gpu.make_room((owner.uid, owner.container)):
             known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
 
-    def _is_to_be_critical(self, pid: int, root: Root | None, known: _Process) -> bool:
-        """By what its tree and the rules say; bad settings are said where it is managed."""
-        if root is None or pid in root.excluded:
+    def _is_to_be_critical(self, pid: int, known: _Process) -> bool:
+        """By what its tree and the rules say; bad settings are said where it is managed. Of one that nobody named only
+        the rules are asked, which takes a look at it where the kernel did not tell their answer: no look is taken where
+        there is nobody to make room, or no rule that would have anybody do so.
+        """
+        root = self._processes.root_of(pid)
+        if root is not None and pid in root.excluded:
             return False
+        if root is None and (
+            (known.critical is False and known.match is None)  # they were asked
+            or not any(each.gives_room for each in self._gpus.all())
+            or not self._placement.rules.give_critical
+            or self._search.is_left_alone(pid)
+        ):
+            return False
+        known.comes_for = Owner.of(pid, known.owner[0] if root is None else root.uid)
         with contextlib.suppress(RunlistError):
             return self._placement.class_of_new(pid, root, known.match) in _CRITICAL
         return False

@@ -12,7 +12,7 @@ from typing import Any
 from runlist.integrations.cdi.spec import DEVICE_NODES, LIBRARY, MESSAGES_FOLDER, common_environment
 from runlist.integrations.kubernetes import deviceplugin_autogen as api
 from runlist.integrations.kubernetes import names
-from runlist.integrations.kubernetes.grants import GIB, WHOLE
+from runlist.integrations.plugin.ids import GIB, WHOLE
 from runlist.integrations.plugin.pieces import Resource, Taken
 from runlist.planes.interface import NodeGpu
 from runlist.protocol import environment_autogen as variables

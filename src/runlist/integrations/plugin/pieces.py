@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runlist.errors import UsageError
 from runlist.integrations.kubernetes import names
-from runlist.integrations.kubernetes.grants import GIB, WHOLE, device_id, split_id
+from runlist.integrations.plugin.ids import GIB, WHOLE, device_id, split_id
 from runlist.planes.interface import NodeGpu
 
 

@@ -47,7 +47,7 @@ class Ring:
             if at == end:
                 return
             part = self._part_at(at)
-            step = next_record(part, 0, self._size, at - self._begins, end - self._begins)
+            step = next_record(part, self._size, at - self._begins, end - self._begins)
             if step is None:
                 return
             behind, record = step
@@ -78,15 +78,15 @@ class Ring:
         return self._part
 
 
-def next_record(memory: mmap.mmap | bytes, base: int, size: int, at: int, end: int) -> tuple[int, bytes | None] | None:
+def next_record(memory: mmap.mmap | bytes, size: int, at: int, end: int) -> tuple[int, bytes | None] | None:
     """The position behind the record at `at`, and the record: None for one that was thrown away. None where there is no
-    whole record. `memory` has the ring from `base` on. Raises BrokenRing.
+    whole record. `memory` has the ring. Raises BrokenRing.
     """
     if at == end:
         return None
     if at > end or at % 8 or end - at > size:
         raise BrokenRing(f"its positions are {at} and {end}")
-    begin = base + at % size
+    begin = at % size
     (head, _) = _HEAD.unpack_from(memory, begin)
     if head & _BUSY:
         return None
@@ -97,5 +97,5 @@ def next_record(memory: mmap.mmap | bytes, base: int, size: int, at: int, end: i
     if head & _DISCARDED:
         return behind, None
     begin += _HEAD.size
-    record = bytes(memory[begin : min(begin + length, base + size)])
-    return behind, record + bytes(memory[base : base + length - len(record)])  # the rest is where the ring begins
+    record = bytes(memory[begin : min(begin + length, size)])
+    return behind, record + bytes(memory[: length - len(record)])  # the rest is where the ring begins

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
+
+from runlist.structure import Structure
 
 _MAGIC = 0xEB9F
 _INT, _ARRAY, _STRUCT = 1, 3, 4
 _SIGNED, _CHAR = 1, 2
-_FIELD = re.compile(r"(?:(?P<name>\w+):)?(?P<count>\d*)(?P<code>[xBHIQis])$")
 _INTEGERS = {
     "B": ("unsigned char", 1, 0),
     "H": ("unsigned short", 2, 0),
@@ -54,20 +54,12 @@ class Types:
         return self._count
 
     def _struct(self, name: str, spec: str) -> int:
+        structure = Structure(spec)
         members: list[tuple[str, int, int]] = []
-        at = 0
-        for token in spec.split():
-            match = _FIELD.match(token)
-            assert match is not None, token
-            count = int(match["count"] or 1)
-            if match["code"] == "x":
-                at += count
-                continue
-            type_ = self._integers[match["code"]]
-            size = _INTEGERS[match["code"]][1]
-            if match["count"]:
-                type_ = self._add("", _ARRAY << 24, 0, struct.pack("<III", type_, self._integers["I"], count))
-            members.append((match["name"], type_, at))
-            at += size * count
+        for field, code, length in structure.fields:
+            type_ = self._integers[code]
+            if length is not None:
+                type_ = self._add("", _ARRAY << 24, 0, struct.pack("<III", type_, self._integers["I"], length))
+            members.append((field, type_, structure.offsets[field]))
         body = b"".join(struct.pack("<III", self._name(field), type_, place * 8) for field, type_, place in members)
-        return self._add(name.lower(), _STRUCT << 24 | len(members), at, body)
+        return self._add(name.lower(), _STRUCT << 24 | len(members), structure.size, body)

@@ -14,7 +14,7 @@ import msgspec
 import pynvml
 
 from runlist.planes.interface import NodeGpu
-from runlist.planes.nvidia.nvml import NvmlError, open_session
+from runlist.planes.nvidia.nvml import NvmlError, open_session, text
 from runlist.planes.nvidia.rm.transport import Driver
 
 PROGRAMS_OWN = frozenset({13, 31, 43, 45, 68, 109})
@@ -111,14 +111,14 @@ class Health:
     def _named(self, device: Any) -> list[str]:
         """The UUID of an event's device; all GPUs for a device that cannot be told."""
         try:
-            return [_text(pynvml.nvmlDeviceGetUUID(device))]
+            return [text(pynvml.nvmlDeviceGetUUID(device))]
         except pynvml.NVMLError:
             return list(self._gpus)
 
     def _present(self) -> Iterator[NodeGpu]:
         for index, handle in self._handles():
             with self._of_one():
-                uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+                uuid = text(pynvml.nvmlDeviceGetUUID(handle))
                 memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
                 known = self._gpus.get(uuid)
                 if known is None:
@@ -179,12 +179,8 @@ def _minor(handle: Any) -> int | None:
 def _numa(handle: Any) -> int | None:
     """The NUMA node that a GPU is at, as the kernel tells; None where it has none."""
     try:
-        bus = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        bus = text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
         node = int((_PCI / bus[-12:] / "numa_node").read_text())  # NVML's domain has 8 digits, the kernel's 4
     except (pynvml.NVMLError, OSError, ValueError):
         return None
     return node if node >= 0 else None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -69,7 +69,7 @@ def _as_nvml_error() -> Iterator[None]:
 def driver_version() -> str:
     """The driver's version. Raises NvmlError."""
     with _as_nvml_error():
-        return _text(pynvml.nvmlSystemGetDriverVersion())
+        return text(pynvml.nvmlSystemGetDriverVersion())
 
 
 def gpus() -> list[GpuInfo]:
@@ -89,7 +89,7 @@ def gpus() -> list[GpuInfo]:
 
 def _info(index: int) -> GpuInfo:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    uuid, name = _text(pynvml.nvmlDeviceGetUUID(handle)), _text(pynvml.nvmlDeviceGetName(handle))
+    uuid, name = text(pynvml.nvmlDeviceGetUUID(handle)), text(pynvml.nvmlDeviceGetName(handle))
     return GpuInfo(uuid, name, int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), index)
 
 
@@ -205,5 +205,6 @@ def _found(ask: Callable[[], list[Any]]) -> list[Any]:
         raise NvmlError(f"NVML: {error}") from None
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """What NVML says, which is bytes in some versions of its bindings."""
     return value.decode() if isinstance(value, bytes) else value

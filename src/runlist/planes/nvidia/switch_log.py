@@ -30,7 +30,7 @@ from runlist.protocol.rm_autogen import (
 )
 from runlist.structure import Structure
 
-START, END = SwitchTag.START, SwitchTag.END
+START, END = int(SwitchTag.START), int(SwitchTag.END)
 """Tags of records. There is one context on the GPU at a time."""
 
 Record = tuple[int, int, int, int, int]
@@ -101,8 +101,24 @@ class Ring:
     def take(self) -> tuple[list[Record], list[tuple[int, int]]]:
         """The records since the last call, the oldest first, and the gaps among them. Raises NotSupportedError when the
         header makes no sense.
+
+        Most readings find that nothing was lost: whoever reads often does so with cold caches, where each further step
+        counts.
         """
-        put = self._put()
+        put, first, last = self._put(), self._get, self._last
+        if last is not None:
+            data = self._slice(first, put) if first <= put else self._slice(first, self._size) + self._slice(0, put)
+            records = list(_RECORD.iter_unpack(data))
+            if records:
+                newest = records[-1][1]
+                if records[0][1] == (last + 1) & _SEQUENCE_MASK and (newest - last) & _SEQUENCE_MASK == len(records):
+                    self._get, self._last = put, newest
+                    return records, []
+            elif self._sequence(put - 1 if put else self._size - 1) == last:
+                return records, []
+        return self._take_with_gaps(put)
+
+    def _take_with_gaps(self, put: int) -> tuple[list[Record], list[tuple[int, int]]]:
         if self._lapped(put):
             if self._last is None:
                 self._last = _SEQUENCE_MASK  # RM numbers from 0: all before the oldest that is left are lost
@@ -163,6 +179,7 @@ class SwitchLog:
     def __init__(self, client: RmClient, ring: Ring, keep: contextlib.ExitStack) -> None:
         self._client = client
         self._ring = ring
+        self._send_flush = client.again(_FLUSH)
         self._keep = keep  # mappings, client and files, to be closed in order
         self._clock_asked_ns = -_CLOCK_AGE_NS
         self._clock_ahead_ns = 0
@@ -196,8 +213,8 @@ class SwitchLog:
 
     def flush(self) -> None:
         """Have RM move the GPU's log to our buffer."""
-        code, _ = self._client.send(_FLUSH)
-        status.check(code, "EVENT_BUFFER_FLUSH")
+        if code := self._send_flush():
+            status.check(code, "EVENT_BUFFER_FLUSH")
 
     def now_ns(self) -> int:
         """The GPU's clock, never ahead of it. It is asked once a second, and followed by the machine's in between."""

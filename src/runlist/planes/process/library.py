@@ -11,6 +11,7 @@ from runlist.installed import installed
 from runlist.protocol import environment_autogen as names
 
 _LIBRARY = "librunlist.so"
+_BPF = ".bpf.o"  # only these are left out where they cannot be built
 
 
 def library() -> Path:
@@ -47,5 +48,6 @@ def include() -> Path:
 def _installed(name: str) -> Path:
     path = installed("_native", name)
     if not path.is_file():
-        raise FileNotFoundError(f"this installation has no {path.name} ({path}): reinstall runlist")
+        helps = "build it where clang or ziglang is, or install a wheel" if name.endswith(_BPF) else "reinstall runlist"
+        raise FileNotFoundError(f"this installation has no {path.name} ({path}): {helps}")
     return path

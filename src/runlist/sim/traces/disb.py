@@ -17,21 +17,13 @@ from typing import Any
 from runlist.arrivals import After, AnyLoad, Closed, Listed, Periodic, Poisson
 from runlist.errors import UsageError
 from runlist.model import TaskClass
-from runlist.sim.traces.fields import Fields, read_text
+from runlist.sim.traces.fields import Fields, read_document
 from runlist.sim.workload import TenantSpec, Trace, waits_for_itself
 
 
 def read(path: Path, seconds: float | None = None) -> Trace:
     """The trace in a file; `seconds` instead of its own. Raises UsageError naming file, and line or field."""
-    try:
-        document = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"trace {path}: line {error.lineno}: {error.msg}") from None
-    except ValueError:  # Python's own
-        raise UsageError(f"trace {path}: a number has too many digits") from None
-    except RecursionError:
-        raise UsageError(f"trace {path}: nested too deeply") from None
-    fields = Fields(document, f"trace {path}")
+    fields = Fields(read_document(f"trace {path}", path, json.loads), f"trace {path}")
     own_seconds = fields.number("time")
     if not 0.001 <= own_seconds <= 1e6:
         raise fields.fault("time", f"take 0.001 to 1000000 (s), not {own_seconds:g}")

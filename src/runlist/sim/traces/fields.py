@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from runlist.errors import UsageError
+from runlist.text import short
 
 _MOST_BYTES = 256 << 20
 
@@ -114,21 +117,28 @@ class Fields:
         return value
 
 
-def read_text(path: Path) -> str:
-    """A file's text. Raises UsageError for one that cannot be read or is no text."""
+def read_document(where: str, path: Path, parse: Callable[[str], Any]) -> Any:
+    """What is in a file, by a parser of the standard library, JSON or TOML. Raises UsageError, which says `where`."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)  # a pipe or a device has no size
         if len(content) > _MOST_BYTES:
-            raise UsageError(f"trace {path}: larger than {_MOST_BYTES >> 20} MiB: take a part of it")
-        return content.decode("utf-8-sig")
+            raise UsageError(f"{where}: larger than {_MOST_BYTES >> 20} MiB: take a part of it")
+        return parse(content.decode("utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"trace {path}: {error.strerror or error}") from None
+        raise UsageError(f"{where}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"trace {path}: not UTF-8 text at byte {error.start}") from None
+        raise UsageError(f"{where}: not UTF-8 text at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{where}: line {error.lineno}: {error.msg}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: {error}") from None
+    except ValueError:  # Python's own
+        raise UsageError(f"{where}: a number has too many digits") from None
+    except RecursionError:
+        raise UsageError(f"{where}: nested too deeply") from None
 
 
 def shown(value: object) -> str:
     """A bad value as an error line can show it."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return short(repr(value))

@@ -13,7 +13,7 @@ from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass
 from runlist.settings.conflicts import conflicts
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
-from runlist.sim.traces.fields import Fields, read_text
+from runlist.sim.traces.fields import Fields, read_document
 from runlist.sim.workload import MAX_KERNELS, TenantSpec, Trace, waits_for_itself
 from runlist.text import counted
 
@@ -29,15 +29,7 @@ _SAID = {"class": "class", "deadline": "deadline", "cap": "cap", "p99": "p99", "
 
 def read(path: Path, seconds: float | None = None) -> Trace:
     """The trace in a file; `seconds` instead of its own. Raises UsageError naming file, and line or field."""
-    try:
-        table = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"trace {path}: {error}") from None
-    except ValueError:  # Python's own
-        raise UsageError(f"trace {path}: a number has too many digits") from None
-    except RecursionError:
-        raise UsageError(f"trace {path}: nested too deeply") from None
-    fields = Fields(table, f"trace {path}")
+    fields = Fields(read_document(f"trace {path}", path, tomllib.loads), f"trace {path}")
     fields.text("about", "")
     own_seconds = fields.number("seconds", 10.0)
     gpus = fields.whole("gpus", 1)
@@ -59,7 +51,7 @@ def read(path: Path, seconds: float | None = None) -> Trace:
 
 def about(path: Path) -> str:
     """The trace's own description."""
-    return str(tomllib.loads(read_text(path)).get("about", ""))
+    return str(read_document(f"trace {path}", path, tomllib.loads).get("about", ""))
 
 
 def _check_names(tenants: list[TenantSpec], path: Path) -> None:
@@ -145,7 +137,7 @@ def _asked(fields: Fields) -> Task:
     """What a tenant asks for in words, or in a number for which its setting has a unit."""
     words = {name: str(word) for name in _WORDS if (word := fields.word(name)) is not None}
     try:
-        return apply_changes(parse_settings(words), NO_SETTINGS)
+        return apply_changes(parse_settings(words))
     except UsageError as error:
         raise UsageError(f"{fields.where}: {error}") from None
 

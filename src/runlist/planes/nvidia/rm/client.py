@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+
 import msgspec
 
 from runlist.planes.nvidia.rm import status
@@ -13,6 +16,7 @@ from runlist.structure import Value
 _PARAMS_FIELD = NVOS54_CONTROL.offsets["params"]  # the same in NVOS21
 _STATUS_FIELD = NVOS54_CONTROL.offsets["status"]
 _STATUS_UNSET = Status.UNSET
+_STATUS = struct.Struct("<I")
 
 
 class RawControl(msgspec.Struct, frozen=True):
@@ -36,6 +40,20 @@ class RmClient:
         argument = bytearray(self._argument(control))
         self.file.call(Ioctl.RM_CONTROL, argument, params, _PARAMS_FIELD)
         return int(NVOS54_CONTROL.struct.unpack(argument)[-1]), params
+
+    def again(self, control: RawControl) -> Callable[[], int]:
+        """What sends a control without parameters each time it is called, in a few steps, and returns NV_STATUS or
+        raises OSError.
+        """
+        argument, nothing, call = bytearray(self._argument(control)), bytearray(control.params), self.file.call
+        number, params_at, status_of = int(Ioctl.RM_CONTROL), _PARAMS_FIELD, _STATUS.unpack_from
+
+        def send() -> int:
+            call(number, argument, nothing, params_at)
+            (code,) = status_of(argument, _STATUS_FIELD)
+            return int(code)
+
+        return send
 
     def prepared(self, control: RawControl) -> bytes:
         """A control as a step for an actuator."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from runlist.planes.interface import DriverFiles
 
 _STEP = Structure(actuator_autogen.STRUCTS["STEP"])
+_REQUESTS = (3 << 30) | (rm_autogen.MAGIC << 8)  # _IOWR('F', number, argument)
 
 
 class OpenFile(Protocol):
@@ -285,7 +286,7 @@ def _address(buffer: bytearray) -> int:
 
 
 def _request(number: int, size: int) -> int:
-    return (3 << 30) | (size << 16) | (rm_autogen.MAGIC << 8) | number  # _IOWR('F', number, argument)
+    return _REQUESTS | size << 16 | number
 
 
 def _ioctl(fd: int, number: int, argument: bytearray) -> None:
@@ -319,7 +320,7 @@ class _IoctlFile:
     def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
         if params:
             struct.pack_into("<Q", argument, params_field, _address(params))
-        _ioctl(self._fd, number, argument)
+        fcntl.ioctl(self._fd, _REQUESTS | len(argument) << 16 | number, argument, True)
 
     def prepared(self, number: int, argument: bytes, params: bytes, params_field: int, status_field: int) -> bytes:
         head = _STEP.pack(

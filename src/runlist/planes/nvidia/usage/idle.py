@@ -12,7 +12,7 @@ they do not confirm is taken from the idle time that is told next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -70,7 +70,7 @@ class IdleTime:
         """End of the last sample that was used."""
         return self._sampled_ns
 
-    def note(self, residencies: Iterable[Residency], until_ns: int) -> None:
+    def note(self, residencies: Sequence[Residency], until_ns: int) -> None:
         """Note who held the GPU, up to `until_ns`."""
         if until_ns < self._until_ns - _CLOCK_STEP_NS:
             self._stretches.clear()
@@ -79,6 +79,8 @@ class IdleTime:
         self._calm = until_ns - self._until_ns >= _CALM_NS
         self._until_ns = until_ns
         last = self._stretches[-1] if self._stretches else None
+        if last is not None and residencies and residencies[-1].start_ns - last.start_ns < _LONE_NS:
+            residencies = self._last_of(residencies, last)
         for pid, _, start, end in residencies:
             if last is None or last.pid != pid:
                 last = self._begin(pid, start, last)
@@ -95,10 +97,11 @@ class IdleTime:
         """Whether samples could tell something now. Asking costs: a yes counts as asked."""
         if until_ns - self._asked_ns < (_QUIET_ASK_NS if self.may_presume else _ASK_NS):
             return False
-        lone = any(one.end_ns - max(one.start_ns, self._sampled_ns) >= _LONE_NS for one in self._stretches)
-        if lone:
-            self._asked_ns = until_ns
-        return lone
+        for one in self._stretches:
+            if one.end_ns - max(one.start_ns, self._sampled_ns) >= _LONE_NS:
+                self._asked_ns = until_ns
+                return True
+        return False
 
     @property
     def may_presume(self) -> bool:
@@ -159,6 +162,18 @@ class IdleTime:
                 self._debts[pid] = -left
         return told
 
+    @staticmethod
+    def _last_of(residencies: Sequence[Residency], last: _Stretch) -> Sequence[Residency]:
+        """Those of the last holder, where nobody before was alone for long: the stretch is that one's then."""
+        pid, first = residencies[-1].pid, len(residencies) - 1
+        while first and residencies[first - 1].pid == pid:
+            first -= 1
+        if first:
+            last.pid, last.start_ns = pid, residencies[first - 1].end_ns
+            last.parts.clear()
+            return residencies[first:]
+        return residencies
+
     def _begin(self, pid: int, start: int, last: _Stretch | None) -> _Stretch:
         """End the last stretch and begin a new one; a stretch too short to matter is used again."""
         since = last.parts[-1][1] if last is not None and last.parts else start
@@ -177,5 +192,7 @@ class IdleTime:
             self._stretches.popleft()
         if self._stretches:
             parts = self._stretches[0].parts
+            if not parts or parts[0][1] > before_ns:
+                return
             old = next((index for index, part in enumerate(parts) if part[1] > before_ns), len(parts) - 1)
             del parts[: max(0, old)]

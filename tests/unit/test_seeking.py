@@ -1,0 +1,68 @@
+"""Processes that have work and are not managed, and whose number of open files stays as it was: who looks again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tree import search
+from tests.fixtures.adoption import OF_CHILD, child, own_usage
+from tests.fixtures.manager import Managed, a_daemon
+from tests.unit.test_search import scans, scans_until
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+
+def test_one_that_came_to_a_gpu_with_as_many_files_as_before_is_found_by_the_drivers_list() -> None:
+    """It may have closed as many as it opened, and looks come before there is a channel group."""
+
+    async def test(world: Managed) -> None:
+        with child() as one, child() as other, child() as strange:
+            root = world.root(one)
+            root.excluded.add(other)
+            await scans(world)
+            for pid in (one, other, strange):
+                world.tenant(pid, OF_CHILD)
+            await scans(world)
+            assert not world.processes.managed
+            world.census.pids = lambda: {one, other, strange}
+            await world.search.seek(listed=False)  # the kernel tells
+            await scans(world)
+            assert not world.processes.managed
+            await world.search.seek(listed=True)
+            await scans_until(world, lambda: world.processes.managed)
+            assert list(world.processes.managed) == [one]
+
+    a_daemon(test)
+
+
+def test_one_that_lent_a_file_before_it_had_work_is_looked_at_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine may have it make its first channel group seconds later, and all files are open by then."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    looks: list[float] = []
+
+    async def test(world: Managed) -> None:
+        monkeypatch.setattr(world.search, "look_soon", lambda pid: looks.append(clock.now - 100.0))
+        with child() as one:
+            world.root(one)
+            monkeypatch.setattr(Lending, "lenders", {one})
+            await world.search.scan()
+            for _ in range(300):
+                await world.search.seek(listed=True)
+                clock.now += 1.0
+            assert looks == [0, 1, 3, 7, 15, 31, 63, 127, 191, 255]
+            looks.clear()
+            world.processes.managed[one] = SimpleNamespace(root=world.processes.roots[one])  # type: ignore[assignment]
+            await world.search.seek(listed=True)
+            del world.processes.managed[one]
+            assert looks == []
+            await world.search.seek(listed=True)
+            assert looks == [300]  # it closed what it had, and is as one that is new
+
+    a_daemon(test)

@@ -78,16 +78,6 @@ def test_requests_get_the_gpu_where_their_controls_cost_less_than_the_switches(e
     assert gpu.part.way is way
 
 
-def test_who_is_off_nearly_always_is_told_what_leaves_it_some() -> None:
-    gpu = at_requests()
-    gpu.work(0.6, pauses=300, held=1e-3, waits=0.9)
-    assert "a cap on the foreground leaves it some" in gpu.part.why()
-    gpu.tell(Idle(gpu.key))
-    gpu.work(0.3, pauses=300, held=1e-3, waits=0.9)
-    assert gpu.part.way is Way.REQUEST
-    assert "a cap" not in gpu.part.why()
-
-
 @pytest.mark.parametrize(("pauses", "way"), [(500, Way.REQUEST), (950, Way.SWITCH)])
 def test_requests_that_switch_as_much_as_before_are_given_up(pauses: float, way: Way) -> None:
     gpu = at_requests()

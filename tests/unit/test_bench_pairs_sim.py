@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from bench.harness import simulated_pairs as pairs
 from bench.harness.pair_figures import NOISE
 from bench.harness.simulated_pairs import AUTO, BACKGROUNDS, DEFAULT, PROGRAMS, WAYS, Row, better, compare
-from runlist.model import TaskClass
+from runlist.model import Cap, TaskClass
 from runlist.policies.parts.give_way import Way
 from runlist.sim.workload import TenantSpec
 
@@ -47,12 +48,34 @@ def test_requests_that_fall_behind_by_switch_are_served_whole_at_once(background
     assert ours.p99 < 10 * alone.p99
 
 
-def test_a_program_that_waits_for_its_host_only_while_the_background_is_off_keeps_that() -> None:
+def test_a_load_that_rises_again_is_served_whole_again() -> None:
+    """Requests were given up as it fell, and not tried again for 10 s, in which it fell behind."""
+
+    def falls_and_rises(seconds: float, _hz: float, random: Random) -> Iterator[float]:
+        times = pairs.poisson(seconds, 2_600, random)
+        return (time for time in times if not 0.4 < time < 2.4 or random.random() < 0.3)
+
+    program = replace(PROGRAMS["lookup-full"], arrivals=falls_and_rises)
+    alone = pairs.simulate(program, [], WAYS[DEFAULT], 3.2)
+    ours = pairs.simulate(program, BACKGROUNDS["products"], WAYS[AUTO], 3.2)
+    assert [each for _, each in ours.ways] == [Way.SWITCH, Way.REQUEST, Way.SWITCH, Way.REQUEST]
+    assert ours.p50 < 5 * alone.p50
+
+
+def test_a_cap_on_who_is_served_nearly_always_leaves_the_background_some() -> None:
+    spec = replace(PROGRAMS["lookup-full"].spec, cap=Cap(45_000, 50_000))
+    capped = pairs.simulate(replace(PROGRAMS["lookup-full"], spec=spec), BACKGROUNDS["products"], WAYS[AUTO], 1.0)
+    assert capped.batch > 0.05
+    assert capped.p50 < 1_000
+
+
+@pytest.mark.parametrize("background", ["products", "host-bound"])
+def test_a_program_that_waits_for_its_host_only_while_the_background_is_off_keeps_that(background: str) -> None:
     """It waits for each of short pieces: by switch it falls behind, and slices would be worse."""
     spec = TenantSpec("p", TaskClass.LATENCY, kernel_us=(5.0,) * 60, host_us=25.0, wait_every=5, tells=True)
     program = pairs.Program(spec, pairs.poisson, load=0.8)
     alone = pairs.simulate(program, [], WAYS[DEFAULT], 2.0)
-    ours = pairs.simulate(program, BACKGROUNDS["host-bound"], WAYS[AUTO], 2.0)
+    ours = pairs.simulate(program, BACKGROUNDS[background], WAYS[AUTO], 2.0)
     assert [each for _, each in ours.ways] == [Way.SWITCH, Way.REQUEST]
     assert ours.p50 < 30 * alone.p50  # what queued up in the first half of a second is late
 

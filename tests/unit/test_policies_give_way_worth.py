@@ -7,6 +7,7 @@ import pytest
 from runlist.model import Busy, Idle
 from runlist.policies.parts.give_way import Way
 from tests.unit.test_policies_give_way import WINDOW_S, Gpu, listen
+from tests.unit.test_policies_give_way_bounds import at_requests
 
 
 @pytest.mark.parametrize(("waits", "way"), [(0.37, Way.SWITCH), (0.43, Way.REQUEST)])
@@ -57,3 +58,13 @@ def test_a_load_that_falls_beside_slices_says_nothing_of_waits() -> None:
     gpu.work(1, pauses=1_500, held=100e-6)
     gpu.work(1, pauses=500, held=100e-6)
     assert gpu.ways == [Way.SWITCH, Way.SLICE]
+
+
+def test_who_is_off_nearly_always_is_told_what_leaves_it_some() -> None:
+    gpu = at_requests()
+    gpu.work(0.6, pauses=300, held=1e-3, waits=0.9)
+    assert "a cap on the foreground leaves it some" in gpu.part.why()
+    gpu.tell(Idle(gpu.key))
+    gpu.work(0.3, pauses=300, held=1e-3, waits=0.9)
+    assert gpu.part.way is Way.REQUEST
+    assert "a cap" not in gpu.part.why()

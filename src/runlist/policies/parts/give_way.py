@@ -56,6 +56,9 @@ MOST_DOUBTS = 2
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
+NEEDS_A_CAP = " and so nearly always (a cap on the foreground leaves it some)"
+NEARLY_ALWAYS = 0.95
+"""Who is off for more than this part of the time is told what helps: the user knows which of both is worth more."""
 WORTH_ASKING = 0.02
 """From this cost on it is worth while to hear of requests: they take less time if the background is off meanwhile."""
 FULL, STILL_FULL = 0.5, 0.4
@@ -143,6 +146,7 @@ class GiveWay:
         self._counted = 0.0  # how much of what is to be known by now is: the next two are to be divided by it
         self._demand = 0.0  # what switches cost beside slices, times how long these and a switch are
         self._waits_cost = 0.0  # what switches for waits cost
+        self._off = 0.0  # for which part of the time the background was off for requests
         self._doubts = 0  # windows in a row in which the way did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -207,7 +211,7 @@ class GiveWay:
         """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
         ways = {
             Way.SWITCH: "gives way at each launch",
-            Way.REQUEST: "is off for each request",
+            Way.REQUEST: "is off for each request" + NEEDS_A_CAP * (self._off >= NEARLY_ALWAYS),
             Way.SLICE: f"has slices of {self._given_us / 1e3:.2g} ms",
         }
         says = self._foreground and (self.way is not Way.SWITCH or self._seen.cost >= WORTH_SAYING)
@@ -296,14 +300,16 @@ class GiveWay:
             may_have = surely and may_try and _has_slices(window, WORTH_BEGINNING)
             return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
-        may_ask = self._no_requests.over(now) and self._deaf.over(now)
+        rose_again = window.falls_behind and now - self._since >= IN_VAIN_S
+        may_ask = (self._no_requests.over(now) or rose_again) and self._deaf.over(now)
         if window.cost < WORTH_ASKING or not window.told or not may_ask:
             return Way.SWITCH
         if not listened:
             self._listens = True
             return Way.SWITCH
         pays = 0 < begun * CONTROLS_S <= window.cost * window.length_s
-        if pays and window.waited_s >= FULL * busy_s and _lost(window, begun, busy_s) <= MOST_LOST * window.cost:
+        waits = window.falls_behind or window.waited_s >= FULL * busy_s
+        if pays and waits and _lost(window, begun, busy_s) <= MOST_LOST * window.cost:
             return Way.REQUEST
         self._deaf.begin(now)
         return Way.SWITCH
@@ -311,6 +317,7 @@ class GiveWay:
     def _from_request(self, window: Window, now: float) -> Way:
         """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
+        self._off = busy_s / window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         if self._fast.full_up and not _has_slices(window):
             host_bound = False  # so it seems while the background is off: by switch it falls behind

@@ -19,6 +19,8 @@ FULL_UP = 0.8
 """A program that waits for the GPU and has more than this part of it, together with its switches, falls behind, and the
 background has next to nothing.
 """
+BEHIND = 0.85
+"""A program that also waits or launches for more than this part of the time is late by ever more."""
 SLOWED = 0.5
 """A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
 a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
@@ -88,6 +90,11 @@ class Window(msgspec.Struct, frozen=True):
     def full_up(self) -> bool:
         """Whether the foreground waits for the GPU, and leaves next to nothing of it."""
         return self.is_gpu_bound(0.0) and self.cost + self.gaps * self.held_s >= FULL_UP
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether it has next to no time to spare, either."""
+        return self.full_up and self.busy >= BEHIND
 
     @property
     def spared(self) -> float:

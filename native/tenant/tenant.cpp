@@ -12,10 +12,11 @@ constexpr std::int64_t kInForceNs = tenant::kInForceMs * kMillisecond;
 constexpr std::int64_t kRoomNs = tenant::kRoomMs * kMillisecond;
 constexpr std::int64_t kLookAgainNs = tenant::kLookAgainMs * kMillisecond;
 constexpr std::uint32_t kNearby = 1u << 30;
-constexpr std::uint32_t kAnswerable = 64;  // messages: an answer to none of the last ones is none
+constexpr std::uint32_t kAnswerable = 64;               // messages: an answer to none of the last ones is none
 constexpr std::int64_t kLookAtOthersNs = kMillisecond;  // another thread may read our answer
 
-// Where numbers begin. A stranger in a network of its own may take our name there, and have the daemon answer to it here.
+// Where numbers begin. A stranger in a network of its own may take our name there, and have the daemon answer to it
+// here.
 std::uint32_t anywhere() {
     std::uint32_t number = 0;
     constexpr long kNow = 1;  // GRND_NONBLOCK

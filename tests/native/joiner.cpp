@@ -1,7 +1,7 @@
-// Joins as the library does: joiner CLIENT CONTROL [REGION [TIMES [AGAIN]]]. The two are paths to open; a number instead
-// is taken for a descriptor. With AGAIN it says "joined", and after a line that it reads that its client works, twice, and
-// that another one does. Prints errno, which was 77, the number of descriptors before and after, and for each time the
-// ns that passed, and those that it had a processor.
+// Joins as the library does: joiner CLIENT CONTROL [REGION [TIMES [AGAIN]]]. The two are paths to open; a number
+// instead is taken for a descriptor. With AGAIN it says "joined", and after a line that it reads that its client works,
+// twice, and that another one does. Prints errno, which was 77, the number of descriptors before and after, and for
+// each time the ns that passed, and those that it had a processor.
 #include <fcntl.h>
 #include <sys/stat.h>
 

@@ -67,7 +67,9 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
 
     processes = SimpleNamespace(forget_heirs=nothing, expected=set(), managed={})
     daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
+        gpus=SimpleNamespace(
+            read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S)), look_beside=lambda: None
+        ),
         checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
@@ -127,7 +129,7 @@ def test_while_nothing_happens_checks_come_half_as_often(monkeypatch: pytest.Mon
         pass
 
     daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: now() in used),
+        gpus=SimpleNamespace(read_usage=lambda kept_s: now() in used, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: looks.append((now(), files, slices))),
         rousing=SimpleNamespace(look=lambda: now() in waiting),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
@@ -198,7 +200,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         pass
 
     daemon: Any = SimpleNamespace(
-        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
+        gpus=SimpleNamespace(read_usage=lambda kept_s: None, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),

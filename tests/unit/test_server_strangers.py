@@ -13,6 +13,7 @@ from runlist.daemon.relay.channel import Peer
 from runlist.daemon.relay.relays import NO_ROOM
 from runlist.daemon.requests import connection
 from runlist.daemon.requests import server as module
+from runlist.proc.owners import Owner
 from tests.fixtures.adoption import own_usage, until
 from tests.fixtures.daemon import short_path
 from tests.fixtures.served import Served, serving
@@ -46,7 +47,7 @@ def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
             pass
         await until(lambda: len(world.server._connections) == 2)
         await until(lambda: turns.waiting == 0)  # what was not served counts no more
-        assert world.relays._relays[STRANGER].connections == 2
+        assert world.relays._relays[Owner(STRANGER)].connections == 2
         assert isinstance(await clients[1].ask(wire.ListTasks()), wire.Tasks)
         monkeypatch.setattr(module, "_RESERVE", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         assert message_of(await world.client().answer()) == NO_ROOM

@@ -170,9 +170,10 @@ class Search:
         """
         now = time.monotonic()
         if listed and self._processes.roots and now >= self._list_at:
-            self._list_at = now + LISTED_EVERY_S
-            on_gpus = await asyncio.to_thread(self._placement.gpu_pids)
-            self._on_gpus = {pid for tree in self._trees.values() for pid in tree} & on_gpus
+            self._on_gpus = {pid for tree in self._trees.values() for pid in tree} - self._processes.managed.keys()
+            if self._on_gpus:  # they may be
+                self._list_at = now + LISTED_EVERY_S
+                self._on_gpus &= await asyncio.to_thread(self._placement.gpu_pids)
         wanted = (self._on_gpus | self._adoption.lending.lenders) - self._processes.managed.keys()
         self._sought = {pid: self._sought.get(pid) or _Sought() for pid in wanted}
         for pid, sought in self._sought.items():

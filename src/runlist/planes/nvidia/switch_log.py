@@ -75,8 +75,8 @@ class Batch(NamedTuple):
     """The records since the last read.
 
     `gaps` are pairs (index, count): `count` records were lost just before `records[index]`. The log is complete up to
-    `until_ns` (CLOCK_REALTIME); the records may go a little further. `passed_ns` is the time since the last read by a
-    clock that nobody sets, None where that is not known.
+    `until_ns` (CLOCK_REALTIME); the records may go a little further. `passed_ns` is the time since that of the read
+    before by a clock that nobody sets, None where that is not known.
     """
 
     records: list[Record]
@@ -183,7 +183,7 @@ class SwitchLog:
         self._keep = keep  # mappings, client and files, to be closed in order
         self._clock_asked_ns = -_CLOCK_AGE_NS
         self._clock_ahead_ns = 0
-        self._read_at_ns = time.monotonic_ns()
+        self._until_at_ns = time.monotonic_ns()  # by the clock that nobody sets
 
     @classmethod
     def open(cls, driver: Driver, gpu_uuid: str, records: int = RECORDS) -> Self:
@@ -207,9 +207,10 @@ class SwitchLog:
         Raises RmError or OSError when the driver is gone, NotSupportedError when the log makes no sense.
         """
         until = self.now_ns()
+        before, self._until_at_ns = self._until_at_ns, until - self._clock_ahead_ns
         self.flush()
-        before, self._read_at_ns = self._read_at_ns, time.monotonic_ns()
-        return Batch(*self._ring.take(), until, self._read_at_ns - before)
+        records, gaps = self._ring.take()
+        return Batch(records, gaps, until, time.monotonic_ns() - before)
 
     def flush(self) -> None:
         """Have RM move the GPU's log to our buffer."""

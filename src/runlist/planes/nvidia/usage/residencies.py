@@ -8,9 +8,9 @@ from runlist.planes.usage import Reading, Residency
 from runlist.protocol.rm_autogen import KERNEL_PID
 
 _NS = 1e-9
-_CLOCK_STEP_NS = 1_000_000_000
-"""A log whose clock goes back, or ahead of the time that passed, by more than this was set; less is the clocks'
-disagreement.
+_BACK_NS, _AHEAD_NS = 1_000_000_000, 100_000_000
+"""A log whose clock goes back by more than the first, or ahead of the time that passed by more than the second, was
+set; less is the clocks' disagreement. To take that for a clock set back would tell a time twice.
 """
 _new = tuple.__new__  # a NamedTuple's own takes three times as long
 
@@ -36,10 +36,10 @@ class Residencies:
 
     def feed(self, batch: Batch) -> Reading:
         """The reading of a batch, with the open residency's part up to now."""
-        if batch.until_ns < self._told_ns - _CLOCK_STEP_NS:
+        if batch.until_ns < self._told_ns - _BACK_NS:
             self._told_ns = self._since_ns = batch.until_ns
         latest = max(batch.until_ns, batch.records[-1][4] if batch.records else 0)
-        if batch.passed_ns is not None and latest - self._told_ns > batch.passed_ns + _CLOCK_STEP_NS:
+        if batch.passed_ns is not None and latest - self._told_ns > batch.passed_ns + _AHEAD_NS:
             self._told_ns = self._since_ns = latest - batch.passed_ns  # nobody held the GPU for what was left out
         parts: list[Residency] = []
         turns: dict[int, int] = {}

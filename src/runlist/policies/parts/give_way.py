@@ -47,8 +47,7 @@ STEADY = 1 / 6
 part of one. Time in which nobody works counts as well: the budget is a part of all time.
 """
 
-MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 1_100.0
-"""Each wait is longer by a part of a slice, and for who is busy most of the time that comes back as a queue."""
+MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 WORTH_BEGINNING = 2.0
 """Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2

@@ -10,13 +10,16 @@ import msgspec
 
 KERNEL = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")
-_TYPE = struct.Struct("<III")
-_MEMBER = struct.Struct("<III")
+_WORD = 4
 _MAGIC = 0xEB9F
 _STRUCT, _FUNCTION = 4, 12
-_BYTES_OF_ONE = {3: 12, 14: 4, 17: 4, 1: 4}  # arrays, variables, tags of declarations, integers
-_BYTES_OF_EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}  # of members, values, parameters, variables
-_MOST_KINDS = 20
+_MORE_OF_ONE = {3: 3, 14: 1, 17: 1, 1: 1}  # in words: arrays, variables, tags of declarations, integers
+_OF_EACH = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}  # of members, values, parameters, variables
+_HEAD, _MEMBER = 3, 3
+"""Words of a type: its name, its kind and how many it has, a number. Of a member: its name, its type, its place."""
+_WORDS = [0, *(_HEAD + _MORE_OF_ONE.get(kind, 0) for kind in range(1, 20)), *[0] * 12]
+_WORDS_OF_EACH = [_OF_EACH.get(kind, 0) for kind in range(32)]
+"""By kind; 0 words of one that there is not."""
 _BITS_OF_PLACE = 0xFFFFFF
 
 
@@ -46,30 +49,31 @@ def _read(data: bytes, wanted: Wanted) -> Found:
     magic, _, _, head, types_at, types_bytes, names_at, _ = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise ValueError("no types")
-    at, end, names = head + types_at, head + types_at + types_bytes, head + names_at
+    at, names = head + types_at, head + names_at
     structures = _places_of(data, names, wanted.fields)
     functions = _places_of(data, names, wanted.functions)
     places: dict[str, int] = {}
     numbers: dict[str, int] = {}
     number = 0
-    unpack = _TYPE.unpack_from
-    while at < end:
+    if types_bytes % _WORD or at + types_bytes > len(data):
+        raise ValueError("damaged types: they end too early")
+    words = memoryview(data)[at : at + types_bytes].cast("I")
+    at, end = 0, len(words)
+    while at < end:  # more than a hundred thousand times
         number += 1
-        name, info, _ = unpack(data, at)
-        at += _TYPE.size
-        kind, count = info >> 24 & 0x1F, info & 0xFFFF
-        if kind == 0 or kind >= _MOST_KINDS:
+        info = words[at + 1]
+        kind = info >> 24 & 0x1F
+        if not _WORDS[kind]:
             raise ValueError(f"a type of kind {kind}")
-        if kind == _STRUCT and name in structures:
-            of = structures[name]
-            for member in range(count):
-                field, _, place = _MEMBER.unpack_from(data, at + member * _MEMBER.size)
-                text = _text(data, names + field)
+        if kind == _STRUCT and words[at] in structures:
+            of = structures[words[at]]
+            for member in range(at + _HEAD, at + _HEAD + _MEMBER * (info & 0xFFFF), _MEMBER):
+                text = _text(data, names + words[member])
                 if text in wanted.fields[of]:
-                    places.setdefault(f"{of}_{text}", (place & _BITS_OF_PLACE) // 8)
-        if kind == _FUNCTION and name in functions:
-            numbers.setdefault(functions[name], number)
-        at += _BYTES_OF_ONE.get(kind, 0) + _BYTES_OF_EACH.get(kind, 0) * count
+                    places.setdefault(f"{of}_{text}", (words[member + 2] & _BITS_OF_PLACE) // 8)
+        elif kind == _FUNCTION and words[at] in functions:
+            numbers.setdefault(functions[words[at]], number)
+        at += _WORDS[kind] + _WORDS_OF_EACH[kind] * (info & 0xFFFF)
     return Found(places, numbers)
 
 

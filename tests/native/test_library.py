@@ -42,7 +42,7 @@ INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
 
-@pytest.fixture(scope="session", params=LANGUAGES)
+@pytest.fixture(scope="module", params=LANGUAGES)  # not the session's: tests of another file use it, too
 def program(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The test's tenant, in each language that the header is for, where every user can run it."""
     which, options = LANGUAGES[request.param]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -192,7 +193,8 @@ class Served:
 
     def kill(self) -> None:
         for pid in descendants([self.process.pid])[self.process.pid]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # what it started may just have ended
+                os.kill(pid, signal.SIGKILL)
 
 
 Serve = Callable[..., Served]

@@ -54,7 +54,7 @@ class Account(msgspec.Struct):
         busy_s = self.second.busy_s
         if busy_s < 0:  # idle time of earlier seconds became known now
             self._take_back(-busy_s)
-        self.shares.extend([min(1.0, max(0.0, busy_s) / length_s)] * min(HISTORY_S, round(length_s)))
+        self.shares.extend([min(1.0, max(0.0, busy_s) / length_s)] * min(HISTORY_S, int(length_s)))
         self.turns_per_s = self.second.turns / length_s
         self.second = NO_USAGE
 

@@ -43,9 +43,8 @@ def write(text: str) -> None:
     room.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
         while octets and any(event & select.POLLOUT for _, event in room.poll(0)):
-            octets = octets[
-                os.write(2, octets[: select.PIPE_BUF]) :
-            ]  # of more than that a pipe says not whether it waits
+            piece = octets[: select.PIPE_BUF]  # for more than that a pipe does not say whether it waits
+            octets = octets[os.write(2, piece) :]
 
 
 class _StandardError:

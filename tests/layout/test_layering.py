@@ -18,6 +18,7 @@ MAX_LINES = 500
 FLOW: dict[str, set[str]] = {
     # what anybody may use
     "arrivals": set(),
+    "byte_lock": set(),
     "errors": {"text"},
     "log": {"text"},
     "rate": set(),
@@ -56,7 +57,7 @@ FLOW: dict[str, set[str]] = {
     },
     "planes.process": {"errors", "installed", "proc", "protocol", "structure", "trusted"},
     "emulated": {"protocol", "errors", "installed", "trusted", "waiting"},
-    "sharing": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted", "waiting"},
+    "sharing": {"byte_lock", "errors", "interpreter", "paths", "planes.interface", "protocol", "trusted", "waiting"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
@@ -83,8 +84,8 @@ FLOW: dict[str, set[str]] = {
         "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
     },
     "daemon.gpu": {
-        "daemon.actuator", "daemon.tasks", "errors", "log", "model", "planes.interface", "planes.usage", "policies",
-        "proc", "scheduling",
+        "byte_lock", "daemon.actuator", "daemon.tasks", "errors", "log", "model", "planes.interface", "planes.usage",
+        "policies", "proc", "scheduling",
     },
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "protocol", "settings", "text",
@@ -171,7 +172,7 @@ FLOW: dict[str, set[str]] = {
     },
     "ray": {"integrations.ray"},
     "__main__": {"cli"},
-    "blocks": {"errors", "trusted"},
+    "blocks": {"byte_lock", "errors", "trusted"},
     # those who need none
     "__init__": {"client", "managing", "planes.process.library", "tenant", "version"},
     "tenant": {"protocol"},

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import fcntl
 import mmap
 import os
 import stat
@@ -29,7 +27,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Self
 
-from runlist import trusted
+from runlist import byte_lock, trusted
 from runlist.errors import NotSupportedError, RunlistError, UsageError
 
 MAGIC = b"RLBLKS01"
@@ -40,7 +38,6 @@ PLACES = 16
 
 _RECORD = struct.Struct("=6Q")
 _RECORD_BYTES = 64
-_LOCK = struct.Struct("@hhqqi4x")
 _NOTHING = bytes(PLACES)
 _POLL_S = 0.0002
 _LOST = -2
@@ -190,17 +187,11 @@ class Page:
             raise RunlistError(f"{self.path or 'this page'} was closed")
         if self._descriptor < 0:
             return self._descriptor != _LOST
-        try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        return byte_lock.lock(self._descriptor, byte)
 
     def _release(self, byte: int) -> None:
         if self._descriptor >= 0:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+            byte_lock.lock(self._descriptor, byte, byte_lock.NONE)
 
 
 _pages: weakref.WeakSet[Page] = weakref.WeakSet()

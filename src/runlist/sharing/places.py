@@ -7,16 +7,14 @@ closed a descriptor of it that it inherited.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from runlist import trusted
+from runlist import byte_lock, trusted
 from runlist.errors import RunlistError
 
 CLIENTS = 16
@@ -25,7 +23,6 @@ PAGE, PLACES, TURN = "page", "places", "turn"
 
 _TURN_S = 120.0  # a server may take long to start on a machine with many GPUs
 _LOOK_S = 0.02
-_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _FREE_NUMBER = 100  # descriptors from here on are hardly anybody's: programs think of the low ones as theirs
 
 
@@ -127,7 +124,7 @@ def take(folder: Path, *, first: bool) -> Place | int | None:
     """
     fd = _out_of_the_way(open_places(folder))
     for index in (0,) if first else range(1, CLIENTS):
-        if _lock(fd, index):
+        if byte_lock.lock(fd, index):
             fcntl.flock(fd, fcntl.LOCK_SH)
             with contextlib.suppress(OSError):  # for messages alone
                 (folder / f"who-{index}").write_text(f"{os.getpid()}\n")
@@ -148,13 +145,3 @@ def _out_of_the_way(low: int) -> int:
         return low
     os.close(low)
     return copy
-
-
-def _lock(fd: int, index: int) -> bool:
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True

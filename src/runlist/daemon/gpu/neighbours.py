@@ -8,14 +8,12 @@ too, goes without; the other one finds that at its next look.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-_FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid
+from runlist import byte_lock
 
 
 class Neighbours:
@@ -35,10 +33,11 @@ class Neighbours:
         self.alone = True
         with contextlib.suppress(OSError):
             if wants != self._wants:
-                self._call(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if wants else fcntl.F_UNLCK)
+                if not byte_lock.lock(self._opened(), self._byte, byte_lock.READ if wants else byte_lock.NONE):
+                    return self.alone
                 self._wants = wants
             if wants:
-                self.alone = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK) == fcntl.F_UNLCK
+                self.alone = not byte_lock.in_the_way(self._opened(), self._byte)
         return self.alone
 
     def changed(self) -> bool:
@@ -52,11 +51,10 @@ class Neighbours:
             os.close(self._file)
             self._file, self._wants = None, False
 
-    def _call(self, operation: int, kind: int) -> int:
-        """Raises OSError. For a question, the kind of lock that is in the way of one of `kind`."""
+    def _opened(self) -> int:
+        """The file's descriptor. Raises OSError."""
         if self._path is None:
             raise FileNotFoundError
         if self._file is None:
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        answer = fcntl.fcntl(self._file, operation, _FLOCK.pack(kind, os.SEEK_SET, self._byte, 1, 0))
-        return int(_FLOCK.unpack(answer)[0])
+        return self._file

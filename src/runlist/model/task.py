@@ -31,6 +31,10 @@ class TaskClass(StrEnum):
     BATCH = "batch"
 
 
+LATENCY_CRITICAL = frozenset({TaskClass.DEADLINE, TaskClass.LATENCY})
+"""For tasks of these classes others give way."""
+
+
 class TaskKey(NamedTuple):
     """Identity of a task: process id and GPU UUID."""
 

@@ -13,12 +13,10 @@ from runlist.daemon.placement.bounds import lowered
 from runlist.daemon.placement.facts import Facts
 from runlist.daemon.placement.rule import OF_A_PROCESS, Limits, Match, Rule
 from runlist.daemon.placement.rules import Rules
-from runlist.model import TaskClass
+from runlist.model import LATENCY_CRITICAL
 
 _Entry = tuple[str, int, Rule]
 """Of a drop-in: its name, and the rule's place in it."""
-
-_CRITICAL = (TaskClass.LATENCY, TaskClass.DEADLINE)
 
 
 def _order(entry: _Entry) -> tuple[str, int]:
@@ -60,7 +58,7 @@ class RuleBook:
         """Whether any rule makes processes latency-critical."""
         if self._give_critical is None:
             settings = (rule.settings for rule, _ in self.in_order())
-            self._give_critical = any("deadline" in each or each.get("class") in _CRITICAL for each in settings)
+            self._give_critical = any("deadline" in each or each.get("class") in LATENCY_CRITICAL for each in settings)
         return self._give_critical
 
     def in_order(self) -> Iterator[tuple[Rule, bool]]:

@@ -29,7 +29,7 @@ from runlist.daemon.tree.corrections import Corrections
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
 from runlist.errors import RunlistError
-from runlist.model import TaskClass
+from runlist.model import LATENCY_CRITICAL
 from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
@@ -64,7 +64,6 @@ NOBODY = 0
 _WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
 _COUNTED = {Count.CONTROLS_ASKED: "controls", Count.REQUESTS_REFUSED: "refusals"}
 """In which of the kernel's maps."""
-_CRITICAL = (TaskClass.LATENCY, TaskClass.DEADLINE)
 _TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
@@ -316,7 +315,7 @@ class Sightings:
             return False
         known.comes_for = Owner.of(pid, known.owner[0] if root is None else root.uid)
         with contextlib.suppress(RunlistError):
-            return self._placement.class_of_new(pid, root, known.match) in _CRITICAL
+            return self._placement.class_of_new(pid, root, known.match) in LATENCY_CRITICAL
         return False
 
     def _freed(self, event: Event) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runlist.model import Share, Task, TaskClass
+from runlist.model import LATENCY_CRITICAL, Share, Task
 from runlist.policies.interface import Decision, Policy
 
 LATENCY_SLICE_US = 1_000_000
 BACKGROUND_SLICE_US = 1
-FOREGROUND = frozenset({TaskClass.DEADLINE, TaskClass.LATENCY})
 
 
 class GPreempt(Policy):
@@ -24,9 +23,9 @@ class GPreempt(Policy):
     summary = "GPreempt's static rule: slices of 1 s for latency, 1 µs for one background task"
 
     def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
-        if task.task_class in FOREGROUND:
+        if task.task_class in LATENCY_CRITICAL:
             return None
-        others = [other for other in tasks if not task.is_one_with(other) and other.task_class not in FOREGROUND]
+        others = [other for other in tasks if not task.is_one_with(other) and other.task_class not in LATENCY_CRITICAL]
         if not others:
             return None
         return (
@@ -38,7 +37,7 @@ class GPreempt(Policy):
         del now
         return Decision(
             {
-                task.key: Share(LATENCY_SLICE_US if task.task_class in FOREGROUND else BACKGROUND_SLICE_US)
+                task.key: Share(LATENCY_SLICE_US if task.task_class in LATENCY_CRITICAL else BACKGROUND_SLICE_US)
                 for task in tasks
             }
         )

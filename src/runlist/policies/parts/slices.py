@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from runlist.model import Task, TaskClass, TaskKey, Usage
+from runlist.model import LATENCY_CRITICAL, Task, TaskKey, Usage
 from runlist.policies.parts.pace import reached
 from runlist.policies.parts.rations import rations
 from runlist.policies.parts.remembered import MOST, remembered
@@ -41,7 +41,6 @@ NOTICEABLE = 0.05
 REMEMBERED_S = 30.0
 MAX_WINDOWS = 16
 
-IMPATIENT = frozenset({TaskClass.DEADLINE, TaskClass.LATENCY})
 
 _Competing = frozenset[tuple[TaskKey, str, int]]
 """Competing tasks, each with the name that it shares as and its weight."""
@@ -248,7 +247,7 @@ def _step(ratio: float) -> float:
 
 
 def _base_us(members: Sequence[Task]) -> int:
-    return SHORT_BASE_US if any(task.task_class in IMPATIENT for task in members) else BASE_US
+    return SHORT_BASE_US if any(task.task_class in LATENCY_CRITICAL for task in members) else BASE_US
 
 
 def _weights(groups: Mapping[str, Sequence[Task]]) -> dict[str, float]:

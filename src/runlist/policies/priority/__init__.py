@@ -23,7 +23,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runlist.model import Announce, Appear, Busy, Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
+from runlist.model import (
+    LATENCY_CRITICAL,
+    Announce,
+    Appear,
+    Busy,
+    Event,
+    GivingWay,
+    Hint,
+    Share,
+    Task,
+    TaskClass,
+    TaskKey,
+    Vanish,
+)
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.announcements import Announcements
 from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay, Way
@@ -34,7 +47,7 @@ from runlist.policies.parts.slices import WeightedSlices
 from runlist.policies.parts.turns import HAS_THE_TURN, WeightedTurns
 from runlist.policies.parts.waiting import earliest
 
-FOREGROUNDS = (frozenset({TaskClass.DEADLINE, TaskClass.LATENCY}), frozenset({TaskClass.NORMAL}), frozenset(TaskClass))
+FOREGROUNDS = (LATENCY_CRITICAL, frozenset({TaskClass.NORMAL}), frozenset(TaskClass))
 ALONE_US = {
     TaskClass.DEADLINE: 1_000_000,
     TaskClass.LATENCY: 1_000_000,

@@ -80,18 +80,19 @@ def test_who_has_others_do_its_work_is_told_whom_to_ask_about(monkeypatch: pytes
     assert one.elsewhere == "process 5 made no request: ask about 6, which uses the GPU below it"
 
 
+def of_this_process() -> Recorder:
+    """One that has nothing yet, and watches nobody."""
+    one = Recorder.__new__(Recorder)
+    one.pid, one._started = os.getpid(), start_of(os.getpid())
+    one._events, one._turns, one._names, one._maps = [], {}, {}, []
+    one._launches_until, one.ended_by = 1, ""
+    one._daemon = one._throttling = mock.Mock()
+    return one
+
+
 def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MOST_EVENTS", 3)
-    one = Recorder.__new__(Recorder)
-    one.pid, one._started, one._events, one._launches_until, one.ended_by = (
-        os.getpid(),
-        start_of(os.getpid()),
-        [],
-        1,
-        "",
-    )
-    one._turns, one._maps = {}, []
-    one._daemon = one._throttling = mock.Mock()
+    one = of_this_process()
     fields = (1, int(What.IN), ME, 0, 0, 0, 0, 0, b"")
     one._watch = mock.Mock(take=lambda: [fields] * 2)
     assert one.look()
@@ -102,16 +103,7 @@ def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPat
 def test_turns_of_others_fill_a_recording_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sleeps tells next to nothing, while others have the GPU a thousand times a second, for hours."""
     monkeypatch.setattr(recorder, "MOST_EVENTS", 8)
-    one = Recorder.__new__(Recorder)
-    one.pid, one._started, one._events, one._launches_until, one.ended_by = (
-        os.getpid(),
-        start_of(os.getpid()),
-        [],
-        1,
-        "",
-    )
-    one._turns, one._names, one._maps = {}, {}, []
-    one._daemon = one._throttling = mock.Mock()
+    one = of_this_process()
     one._watch = mock.Mock(take=list)
     for gpu in (0, 1):
         one.hear(gpu, [Residency(turn, 1, 10 * turn, 10 * turn + 5) for turn in range(3)], 0)

@@ -73,49 +73,48 @@ static void stopped(void) {
     is_opened();
 }
 
-/* The same while another stream captures what it is given. */
-static void captures(CUstreamCaptureMode mode) {
-    CUstream capturing, blocking;
-    CUgraph graph;
-    size_t nodes;
+/* A client gives its default stream something, and a stream captures: that one, and a blocking stream beside it. */
+static CUstream capturing, beside;
+
+static void begins_capture(unsigned flags, CUstreamCaptureMode mode) {
     make_context();
     two_buffers();
-    MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    MUST(cuStreamCreate(&capturing, flags));
+    MUST(cuStreamCreate(&beside, CU_STREAM_DEFAULT));
     starts(2);
     becomes(1);
     gives(NULL, 5);
     MUST(cuStreamBeginCapture(capturing, mode));
     fills(memory, 7, capturing);
     stops();
-    fills(memory, 8, capturing);
-    printf("%d\n", cuStreamQuery(NULL));
-    sees(blocking);
+}
+
+static void ends_capture(void) {
+    CUgraph graph;
+    size_t nodes;
     MUST(cuStreamEndCapture(capturing, &graph));
     MUST(cuGraphGetNodes(graph, NULL, &nodes));
     printf("%zu nodes\n", nodes);
 }
 
+static void asks_and_sees(void) {
+    printf("%d\n", cuStreamQuery(NULL));
+    sees(beside);
+}
+
+/* The same while another stream captures what it is given. */
+static void captures(CUstreamCaptureMode mode) {
+    begins_capture(CU_STREAM_NON_BLOCKING, mode);
+    fills(memory, 8, capturing);
+    asks_and_sees();
+    ends_capture();
+}
+
 /* The same where a stream captures that the default stream must not come beside. */
 static void implicit(void) {
-    CUstream capturing, blocking;
-    CUgraph graph;
-    size_t nodes;
-    make_context();
-    two_buffers();
-    MUST(cuStreamCreate(&capturing, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
-    starts(2);
-    becomes(1);
-    gives(NULL, 5);
-    MUST(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
-    fills(memory, 7, capturing);
-    stops();
-    MUST(cuStreamEndCapture(capturing, &graph));
-    MUST(cuGraphGetNodes(graph, NULL, &nodes));
-    printf("%zu nodes\n", nodes);
-    printf("%d\n", cuStreamQuery(NULL));
-    sees(blocking);
+    begins_capture(CU_STREAM_DEFAULT, CU_STREAM_CAPTURE_MODE_RELAXED);
+    ends_capture();
+    asks_and_sees();
 }
 
 /* What blocking streams were given before there were clients comes before what these give their default stream: streams

@@ -118,8 +118,8 @@ def _suspend(tasks: Sequence[ManagedTask]) -> bool:
     """Have tasks off by one request; False where the driver refuses it."""
     contexts = _contexts(tasks)
     try:
-        for first in contexts[:1]:
-            first.suspend_at_once(contexts[1:])
+        if contexts:
+            contexts[0].suspend_at_once(contexts[1:])
     except (RunlistError, OSError):
         return False
     for managed in tasks:

@@ -255,6 +255,7 @@ struct Engine {
 };
 
 extern constinit std::atomic<Engine*> engine;  // null: never started
+inline Engine& here() { return *engine.load(std::memory_order_acquire); }  // once it was started
 
 // Whether operations are kept in the log.
 inline bool is_logging() {

@@ -41,6 +41,20 @@ def test_what_costs_all_of_the_time_that_there_was_is_said_in_digits() -> None:
     assert "some 0.0 ms, 100.0 % of the processor time" in one.cost()
 
 
+def test_what_watching_cost_one_that_has_ended_is_told_of_all_that_it_had() -> None:
+    """Its time is gone with it: that of the last look counts, whether launches were watched by then or not."""
+    for until in (None, 5):
+        one = of_this_process()
+        one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=100, dropped=0, switches=2), take=list)
+        one._cost, one._worked_first = Cost(1e3, 1e3, 1e3), recorder._worked_ns(os.getpid()) - 10**8
+        one._worked = one._worked_counted = 0
+        one._launches_until, one._counted_at, one._counted, one._over_ns, one.began_ns = until, 0, 0, 0.0, 0
+        assert one.look()
+        one.pid = 1 << 22
+        assert not one.look()
+        assert "some 0.1 ms, 0.1 % of the processor time" in one.cost()
+
+
 @pytest.mark.parametrize(
     ("bursts", "lets_go"),
     [([60, 0, 0] * 20, False), ([500], True), ([60] * 10, True), ([60] * 4, False), ([15] * 100, False)],
@@ -52,7 +66,8 @@ def test_launches_are_let_go_of_where_they_cost_too_much_for_long(
     now, calls = 0, 0
     monkeypatch.setattr(time, "monotonic_ns", lambda: now)
     one = Recorder.__new__(Recorder)
-    one.pid, one._launches_until, one._counted_at, one._counted, one._worked, one._over_ns = 1 << 22, None, 0, 0, 0, 0.0
+    one.pid, one._launches_until, one._counted_at, one._counted, one._over_ns = 1 << 22, None, 0, 0, 0.0
+    one._worked = one._worked_counted = 0
     one._cost = Cost(2e4, 2e4, 2e4)
     one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=calls))
     for burst in bursts:
@@ -87,7 +102,7 @@ def of_this_process() -> Recorder:
     one = Recorder.__new__(Recorder)
     one.pid, one._started = os.getpid(), start_of(os.getpid())
     one._events, one._turns, one._names, one._maps = Events(), {}, {}, []
-    one._launches_until, one.ended_by = 1, ""
+    one._launches_until, one.ended_by, one._worked = 1, "", 0
     one._daemon = one._throttling = mock.Mock()
     return one
 

@@ -14,8 +14,10 @@ from runlist.why.under_way import Request
 
 Key = TypeVar("Key")
 
+_CHANGES = "(mmap, munmap, mprotect, fork),"
 _SLEEPS = {
     Mode.LOCK: ("waited for a lock of another thread, or process (futex),", ""),
+    Mode.MAPPING: (f"waited for its memory map, which another thread changed or looked at {_CHANGES}", ""),
     Mode.ANSWER: ("waited for what comes by a socket or a pipe", ""),
     Mode.READER: ("waited", " for whoever reads its socket or pipe to take more"),
     Mode.CHILD: ("waited for a child process", ""),
@@ -163,8 +165,12 @@ def _kept(one: Parts) -> str:
 def _slept(one: Parts, how_long: str) -> str:
     mode = max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))
     what, why = _SLEEPS[mode]
-    if mode is Mode.LOCK and (waker := _most(one.wakers)) is not None and waker.tid:
-        what = f"waited for another of its threads, {waker} (futex),"
+    if (waker := _most(one.wakers.get(mode, {}))) is not None and waker.tid:
+        what = (
+            f"waited for another of its threads, {waker} (futex),"
+            if mode is Mode.LOCK
+            else f"waited for its memory map, which another of its threads, {waker}, changed {_CHANGES}"
+        )
     return f"it {what} {how_long}{why}"
 
 

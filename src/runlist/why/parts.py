@@ -15,7 +15,7 @@ from enum import StrEnum
 from statistics import median
 
 from runlist.why.functions import KINDS, OUT_OF_MEMORY, Kind
-from runlist.why.seen import SLEEPS, Mode, Pause, Seen, Turn, Who
+from runlist.why.seen import ENDED_BY_A_THREAD, SLEEPS, Mode, Pause, Seen, Turn, Who
 from runlist.why.threads import Span, Thread
 from runlist.why.under_way import Call, Request
 
@@ -50,7 +50,7 @@ _MODES = {
     Mode.THROTTLED: Part.THROTTLED,
     Mode.FAULT: Part.FILES,
     Mode.FILE: Part.FILES,
-    **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, *SLEEPS), Part.ASLEEP),
+    **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING, *SLEEPS), Part.ASLEEP),
     Mode.UNKNOWN: Part.UNKNOWN,
 }
 
@@ -65,7 +65,7 @@ class Parts:
     files: dict[str, int] = field(default_factory=dict)
     behind: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
-    wakers: dict[Who, int] = field(default_factory=dict)
+    wakers: dict[Mode, dict[Who, int]] = field(default_factory=dict)
     modes: dict[Mode, int] = field(default_factory=dict)
     refused: int = 0
 
@@ -166,8 +166,9 @@ class Parting:
                 result.cores[span.who] = result.cores.get(span.who, 0) + length
             elif span.mode in (Mode.FAULT, Mode.FILE):
                 result.files[span.about] = result.files.get(span.about, 0) + length
-            elif span.mode is Mode.LOCK:
-                result.wakers[span.who] = result.wakers.get(span.who, 0) + length
+            elif span.mode in ENDED_BY_A_THREAD:
+                wakers = result.wakers.setdefault(span.mode, {})
+                wakers[span.who] = wakers.get(span.who, 0) + length
         if at < end:
             self._unseen(result, at, end, waits=waits)
 
@@ -255,7 +256,7 @@ def _has_own_reason(span: Span, thread: Thread | None) -> bool:
     """Whether a thread that waits for the GPU is kept by something else. A span may be cut: its length is the whole
     one's.
     """
-    if span.mode in (Mode.FAULT, Mode.FILE, Mode.THROTTLED, Mode.STOPPED, Mode.RECLAIM):
+    if span.mode in (Mode.FAULT, Mode.FILE, Mode.THROTTLED, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING):
         return True
     if span.mode is not Mode.WAITING or thread is None:
         return False

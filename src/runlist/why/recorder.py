@@ -79,7 +79,7 @@ class Recorder:
             self._cost = measured(self._watch.watch_own)
         self._counted_at = time.monotonic_ns()
         self._counted = 0
-        self._worked = self._worked_first = _worked_ns(pid)
+        self._worked = self._worked_first = self._worked_counted = _worked_ns(pid)
         self._launches_until: int | None = None
         self._over_ns = 0.0  # what watching launches has cost beyond that share
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
@@ -111,6 +111,7 @@ class Recorder:
         """Take what was told since the last time; whether to go on."""
         for record in self._watch.take():
             self._events.add(record)
+        self._worked = max(self._worked, _worked_ns(self.pid))  # nobody tells of one that has ended
         self._limit_cost()
         self._daemon.look()
         self._throttling.look()
@@ -189,9 +190,9 @@ class Recorder:
         took = now - self._counted_at
         if took < LEAST_LOOK_NS:
             return
-        calls, worked = self._watch.counts().calls, _worked_ns(self.pid)
-        new, had = calls - self._counted, max(worked - self._worked, LEAST_SHARE * took)
-        self._counted_at, self._counted, self._worked = now, calls, worked
+        calls = self._watch.counts().calls
+        new, had = calls - self._counted, max(self._worked - self._worked_counted, LEAST_SHARE * took)
+        self._counted_at, self._counted, self._worked_counted = now, calls, self._worked
         self._over_ns = max(0.0, self._over_ns + self._spent_ns(new, 0) - MOST_SHARE * had)
         if self._over_ns > AT_ONCE_NS:
             self._watch.let_go_of_launches()

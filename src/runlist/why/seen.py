@@ -111,6 +111,7 @@ class Mode(StrEnum):
     FILE = "reading or writing a file"
     DRIVER = "asleep in the GPU's driver"
     LOCK = "waiting for another thread"
+    MAPPING = "waiting for its memory map"
     ANSWER = "waiting for what comes by a socket or a pipe"
     READER = "waiting for who reads its socket or pipe"
     CHILD = "waiting for a child"
@@ -124,6 +125,8 @@ class Mode(StrEnum):
 
 SLEEPS = frozenset({Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.ASLEEP})
 """Until something happens, or it is time."""
+ENDED_BY_A_THREAD = frozenset({Mode.LOCK, Mode.MAPPING})
+"""Of the process, perhaps."""
 VOLUNTARY = SLEEPS | {Mode.RUNNING, Mode.DRIVER}
 """What a thread does of its own accord: time in the other modes is taken from it."""
 

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED, What
-from runlist.why.seen import NO_STACK, Mode, Row, Seen, Who, text
+from runlist.why.seen import ENDED_BY_A_THREAD, NO_STACK, Mode, Row, Seen, Who, text
 
 IDLE = Who(0, "nobody")
 STOPPED, TRACED = 4, 8
@@ -226,10 +226,10 @@ class _Building:
     def _wake(self, time: int, core: int, other: int, by: int, name: bytes) -> None:
         if self._mode in (Mode.RUNNING, Mode.WAITING):  # before it could sleep; or again
             return
-        waker = self._threads.get(by, IDLE) if self._mode is Mode.LOCK else IDLE
+        waker = self._threads.get(by, IDLE) if self._mode in ENDED_BY_A_THREAD else IDLE
         self._who = waker
         self._end(time, self._mode or Mode.ASLEEP)
-        if waker.tid:
+        if waker.tid and self._mode is Mode.LOCK:
             self._thread.let_go(waker)
         self._core = core
         self._begin(Mode.WAITING, self._other(other, name))

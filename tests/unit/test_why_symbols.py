@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runlist.why.seen import Mode, What
@@ -42,6 +44,30 @@ def test_a_lock_of_a_file_is_none_of_the_memory_map() -> None:
     reading = ["schedule", "rwsem_down_read_slowpath", "down_read", "filemap_fault", "do_fault", "exc_page_fault"]
     assert mode_of(reading) is Mode.FAULT
     assert mode_of(["schedule", "rwsem_down_write_slowpath", "down_write", "ext4_buffered_write_iter"]) is Mode.FILE
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (
+            "locks_lock_inode_wait __do_sys_flock",
+            "it waited for a lock on a file, which another one has (flock, fcntl),",
+        ),
+        (
+            "fcntl_setlk do_fcntl __x64_sys_fcntl",
+            "it waited for a lock on a file, which another one has (flock, fcntl),",
+        ),
+        ("schedule_hrtimeout_range __do_semtimedop", "it waited for a semaphore (semop)"),
+        ("schedule_timeout wait_for_completion synchronize_rcu_normal __x64_sys_membarrier", "it waited in the kernel"),
+        ("__mutex_lock.constprop.0 bpf_map_update", "it waited in the kernel"),
+        ("rwsem_down_write_slowpath down_write keyctl_something", "it waited in the kernel"),
+    ],
+)
+def test_who_waits_for_another_or_for_the_kernel_does_not_sleep_of_its_own_accord(names: str, why: str) -> None:
+    mode = mode_of(["__schedule", "schedule", *names.split(), "do_syscall_64"])
+    events = [launch(0), out(50, stack=99), wake(50_000), back(50_010), *call(50_100, 50_200)]
+    row = row_of(replace(seen(events, 90_000), mode_of=lambda _: mode), pause_us=90_000)
+    assert row.why.startswith(f"{why} for 50.0 ms")
 
 
 def test_another_thread_that_has_the_memory_map_is_named() -> None:

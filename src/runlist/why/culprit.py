@@ -23,6 +23,9 @@ _SLEEPS = {
     Mode.CHILD: ("waited for a child process", ""),
     Mode.POLL: ("waited in poll, select or epoll", ", for a socket, a pipe or a timer"),
     Mode.TIMER: ("slept of its own accord", ""),
+    Mode.FILE_LOCK: ("waited for a lock on a file, which another one has (flock, fcntl),", ""),
+    Mode.SEMAPHORE: ("waited for a semaphore (semop)", ""),
+    Mode.KERNEL: ("waited in the kernel", ", for a lock there, or until what it asked for was done"),
     Mode.DRIVER: ("slept in the GPU's driver", ""),
     Mode.STOPPED: ("was stopped", ", by a signal, a debugger or its cgroup's freezer"),
     Mode.RECLAIM: (

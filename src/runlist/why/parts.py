@@ -50,7 +50,7 @@ _MODES = {
     Mode.THROTTLED: Part.THROTTLED,
     Mode.FAULT: Part.FILES,
     Mode.FILE: Part.FILES,
-    **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING, *SLEEPS), Part.ASLEEP),
+    **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING, Mode.KERNEL, *SLEEPS), Part.ASLEEP),
     Mode.UNKNOWN: Part.UNKNOWN,
 }
 

@@ -117,13 +117,21 @@ class Mode(StrEnum):
     CHILD = "waiting for a child"
     POLL = "waiting for any of several things"
     TIMER = "asleep for a while"
+    FILE_LOCK = "waiting for a lock on a file"
+    SEMAPHORE = "waiting for a semaphore"
+    KERNEL = "waiting in the kernel"
     STOPPED = "stopped"
     RECLAIM = "kept back for its memory"
     ASLEEP = "asleep"
     UNKNOWN = "not seen"
 
 
-SLEEPS = frozenset({Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.ASLEEP})
+SLEEPS = frozenset(
+    {
+        Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.FILE_LOCK, Mode.SEMAPHORE,
+        Mode.ASLEEP,
+    }
+)  # fmt: skip
 """Until something happens, or it is time."""
 ENDED_BY_A_THREAD = frozenset({Mode.LOCK, Mode.MAPPING})
 """Of the process, perhaps."""

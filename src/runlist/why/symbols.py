@@ -38,10 +38,17 @@ _MAPPINGS = ("exc_page_fault", "do_user_addr_fault", "do_page_fault", "vm_mmap",
              "find_active_uprobe", "mlock", "do_mlock", "__mm_populate", "get_user_pages", "__get_user_pages",
              "__gup_longterm", "pin_user_pages", "internal_get_user_pages")  # fmt: skip
 """Who takes the memory map's."""
+_FILE_LOCKS = ("locks_lock_inode_wait", "flock_lock_inode", "posix_lock_inode_wait", "do_lock_file_wait", "fcntl_setlk",
+               "__break_lease")  # fmt: skip
+_SEMAPHORES = ("do_semtimedop", "__do_semtimedop", "do_semop")
+_KERNEL = ("wait_for_completion", "synchronize_rcu", "synchronize_srcu", "rcu_barrier", "__wait_rcu_gp", "__mutex_lock",
+           "mutex_lock", "rwsem_down_", "rt_mutex_slowlock", "percpu_down", "__percpu_down", "down_timeout",
+           "flush_work", "__flush_work")  # fmt: skip
 _WAYS: tuple[tuple[Mode, tuple[str, ...]], ...] = (
     (Mode.STOPPED, _STOPS), (Mode.RECLAIM, _RECLAIMS), (Mode.FAULT, _FAULTS), (Mode.FILE, _FILES),
     (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER), (Mode.CHILD, _CHILDREN), (Mode.READER, _READERS),
-    (Mode.ANSWER, _ANSWERS), (Mode.POLL, _POLLS), (Mode.TIMER, _TIMERS),
+    (Mode.ANSWER, _ANSWERS), (Mode.POLL, _POLLS), (Mode.TIMER, _TIMERS), (Mode.FILE_LOCK, _FILE_LOCKS),
+    (Mode.SEMAPHORE, _SEMAPHORES), (Mode.KERNEL, _KERNEL),
 )  # fmt: skip
 """The first that fits: a page fault that waits for a disk is both, and one may be stopped on the way back from it."""
 

@@ -337,10 +337,8 @@ class Manager:
             root = self.search.root_for(pid, uid)
             if self._adoption.take_sent(root, pid, message.nanoseconds, sent):
                 self.search.look_anew(pid)
-            computes = (
-                self._joined.computes(pid, message.nanoseconds) and not self.kernel.works
-            )  # which tells of it, too
-            if root is not None and computes and pid not in self.processes.managed:
+            computes = self._joined.computes(pid, message.nanoseconds)
+            if root is not None and computes and not (self.kernel.works or pid in self.processes.managed):
                 await self.search.look_at_once(root, [pid])
 
         job = asyncio.get_running_loop().create_task(take())

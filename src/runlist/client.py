@@ -195,8 +195,10 @@ class Client:
 
     @property
     def messages(self) -> Path:
-        """The socket on which this daemon hears what tenants say of themselves."""
-        return Path(self._connection.sock.getpeername()).with_name(names.MESSAGES_SOCKET)
+        """The socket on which this daemon hears what our tenants say of themselves."""
+        shared = Path(self._connection.sock.getpeername()).with_name(names.MESSAGES_SOCKET)
+        apart = paths.messages_apart(shared, os.geteuid())
+        return apart if os.access(apart, os.W_OK) else shared
 
     @property
     def drop_ins(self) -> Path:

@@ -105,7 +105,7 @@ def test_what_nobody_wants_is_followed_by_a_rest(short_path: Path, monkeypatch: 
         def share(self, sock: socket.socket, on_datagram: object) -> None:
             self.messages = sock
 
-        def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+        def take(self, uid: int, wanted: bool, done: Callable[[], None], apart: object = None) -> None:
             taken.append((uid, wanted))
             self.messages.recv(100)
             done()

@@ -27,7 +27,8 @@ from runlist import lean, log, paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.placement.rule import CPU_WEIGHTS
 from runlist.daemon.relay.relays import Relays
-from runlist.daemon.requests.messages import Messages, bind
+from runlist.daemon.requests.apart import Apart
+from runlist.daemon.requests.messages import Messages, Rests, bind
 from runlist.daemon.requests.server import Server
 from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S
@@ -144,14 +145,18 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         rules_file = partial(_rules_file, arguments.rules)
         daemon = compose(plane, spec, rules_file, paths.drop_ins(plane), _record(plane), hopeless.set)
         relays = Relays(plane.name)
+        hear = partial(
+            Messages, on_message=daemon.manager.hear, discarder=daemon.descriptors, strangers=relays,
+            wants=daemon.manager.wants, rests=Rests(),
+        )  # fmt: skip
+        heard_at = paths.messages_socket(plane)
+        messages = hear(heard_at)
+        apart = Apart(heard_at, lambda uid: hear(paths.messages_apart(heard_at, uid), user=uid))
         server = Server(
             listener, daemon.manager, relays, plane.name, arguments.private is not None, stop,
-            shared=ready.manager.listens,
+            shared=ready.manager.listens, on_user=apart.hear if messages.shared else lambda _: None,
         )  # fmt: skip
-        messages = Messages(
-            paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
-        )
-        shown = _show_to_containers(paths.messages_socket(plane), paths.tenants_folder(plane))
+        shown = _show_to_containers(heard_at, paths.tenants_folder(plane))
         loop = asyncio.get_running_loop()
         loop.set_default_executor(Pool())
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -191,6 +196,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             if shown is not None:
                 shown.unlink(missing_ok=True)
             messages.close()
+            apart.close()
             server.close()
             relays.close()
             daemon.close()

@@ -116,13 +116,15 @@ class Relay:
         self.connections -= 1
         self.idle_since = time.monotonic()
 
-    def take(self, say: Say, patience_s: float, done: Callable[[], None]) -> bool:
-        """Have it take or drop a datagram. `done` is called when it has, or when its process has ended."""
+    def take(self, say: Say, patience_s: float, done: Callable[[], None], apart: socket.socket | None = None) -> bool:
+        """Have it take or drop a datagram, of `apart` if that is given. `done` is called when it has, or when its
+        process has ended.
+        """
         number = self._last + 1
         if self._taking is not None:
             return False
         try:
-            channel.send(self._sock, say, number)
+            channel.send(self._sock, say, number, fds=[] if apart is None else [apart.fileno()])
         except OSError:
             return False
         self._last = number

@@ -320,6 +320,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
         with _going_on():
             calm = not daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             daemon.gpus.look_beside()
+            daemon.keeper.look()
             told = daemon.kernel.check() and told
             calm &= told
             files, due = not told or comes(TOLD_EVERY_S), comes(SLICES_EVERY_S)

@@ -118,7 +118,7 @@ FLOW: dict[str, set[str]] = {
     "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol"},
     "client": {
         "errors", "frames", "paths", "planes.interface", "planes.registry", "proc", "protocol", "settings", "starting",
-        "version", "views", "waiting", "wire",
+        "trusted", "version", "views", "waiting", "wire",
     },
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "text", "units", "views"},

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from runlist import paths, trusted
 from runlist.client import Client
 from runlist.errors import RunlistError
-from tests.fixtures.daemon import Commands, needs_root, running, wait_for
+from runlist.starting import Turn, _opened_log
+from tests.fixtures.daemon import NOBODY, As, Commands, needs_root, running, wait_for
 from tests.fixtures.effort import TIMES
 
 
@@ -172,3 +174,26 @@ def test_a_disk_without_room_for_a_daemon_is_one_line(commands: Commands, size: 
     assert (code > 0, out) == (True, ""), err
     (line,) = err.splitlines()
     assert str(commands.folder) in line
+
+
+@needs_root
+@pytest.mark.parametrize("mask", [0o177, 0o777])
+def test_what_is_made_is_of_use_whatever_the_umask(short_path: Path, mask: int) -> None:
+    """A folder that its owner may not enter would be in the way of all later runs."""
+    os.chown(short_path, NOBODY, NOBODY)
+    folder = short_path / "made" / "below"
+
+    def use() -> int:
+        os.umask(mask)
+        paths.make_private(folder)
+        with Turn(folder / "start") as turn:
+            assert turn.ours()
+        for name in ("start", "other"):
+            os.close(trusted.make_file(folder / name))
+            os.close(os.open(folder / name, os.O_RDWR))
+        _opened_log(folder / "log").close()
+        _opened_log(folder / "log").close()
+        return os.umask(0)
+
+    assert As(NOBODY)(use) == mask
+    assert folder.parent.stat().st_mode & 0o777 == 0o700

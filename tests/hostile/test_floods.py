@@ -56,7 +56,10 @@ def say_once(path: Path) -> str:
 def test_a_user_who_floods_keeps_out_nobody_elses_messages(
     start_daemon: Callable[..., Daemon], commands: Commands
 ) -> None:
+    commands.options = {"preexec_fn": partial(os.umask, 0o777)}
     daemon = start_daemon("--group", group_of_nobody())
+    made = [path.stat().st_mode & 0o777 for path in commands.folder.glob("daemon.[cl]*")]
+    assert made == 2 * [0o600], "whatever the umask, the next daemon can read them"
     theirs, mine, roots = (
         As(NOBODY)(lambda: Client.open().messages),
         As(ANOTHER, NOBODY)(lambda: Client.open().messages),

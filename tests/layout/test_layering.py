@@ -115,7 +115,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon": set(),
     # those who use the daemon
-    "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol"},
+    "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted"},
     "client": {
         "errors", "frames", "paths", "planes.interface", "planes.registry", "proc", "protocol", "settings", "starting",
         "trusted", "version", "views", "waiting", "wire",

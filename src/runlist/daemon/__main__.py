@@ -79,6 +79,7 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
     keep_little()
+    os.umask(os.umask(0o077) & 0o077)  # what it makes is of use to the next one, too
     limit = LogLimit()
     log.to_standard_error(limit)
     manager = ServiceManager(os.environ)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runlist import paths, trusted
+from runlist.cli import main
 from runlist.client import Client
 from runlist.errors import RunlistError
 from runlist.starting import Turn, _opened_log
-from tests.fixtures.daemon import NOBODY, As, Commands, needs_root, running, wait_for
+from tests.fixtures.daemon import NOBODY, As, Commands, Daemon, group_of_nobody, needs_root, running, wait_for
 from tests.fixtures.effort import TIMES
 
 
@@ -197,3 +202,23 @@ def test_what_is_made_is_of_use_whatever_the_umask(short_path: Path, mask: int) 
 
     assert As(NOBODY)(use) == mask
     assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+@needs_root
+def test_without_room_for_processes_and_threads_a_run_says_so_in_a_line(start_daemon: Callable[..., Daemon]) -> None:
+    """A command that was started goes on."""
+    start_daemon("--group", group_of_nobody())
+
+    def run(room: int) -> tuple[int, str]:
+        resource.setrlimit(resource.RLIMIT_NPROC, (room, room))
+        with contextlib.redirect_stderr(io.StringIO()) as said, pytest.raises(SystemExit) as ended:
+            main(["run", "--class", "batch", "--", "true"])
+        return int(str(ended.value.code)), said.getvalue()
+
+    codes = []
+    for room in range(1, 7):
+        code, said = As(54321, NOBODY)(partial(run, room))
+        assert all(line.startswith("runlist: ") for line in said.splitlines())
+        assert code == 0 or len(said.splitlines()) == 1, said
+        codes.append(code)
+    assert codes[-1] == 0

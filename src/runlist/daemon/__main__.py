@@ -42,7 +42,7 @@ from runlist.proc import threads
 from runlist.proc.aside import wait_for_nobody
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
-from runlist.proc.pool import Pool
+from runlist.proc.pool import Pool, leave
 from runlist.protocol import environment_autogen as names
 
 _log = structlog.get_logger()
@@ -486,4 +486,4 @@ def _restrict(path: Path, group: str | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -100,7 +100,7 @@ FLOW: dict[str, set[str]] = {
         "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks",
         "daemon.tree",
         "daemon.undo", "errors", "frames", "model", "planes.interface", "planes.process", "policies",
-        "proc", "protocol", "settings", "tenant", "units", "version", "views", "wire",
+        "proc", "protocol", "rate", "settings", "tenant", "units", "version", "views", "wire",
     },
     "daemon.compose": {
         "daemon.actuator", "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.requests",

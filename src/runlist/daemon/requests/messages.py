@@ -24,6 +24,7 @@ from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
 from runlist.proc.owners import Owner, user_behind
 from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Effect, Kind
+from runlist.rate import Rate
 from runlist.tenant import RECORD
 
 __all__ = ["Answer", "Effect", "Kind", "Messages", "TenantMessage", "parse"]
@@ -35,6 +36,9 @@ FLOOD_PAUSE_S = 0.002
 """How long the socket then rests, and after each with descriptors that nobody wants: a flood gets a bounded part of the
 daemon's time.
 """
+
+JOINS_AT_ONCE, JOINS_A_SECOND = 256, 100
+"""How many wanted descriptors a socket brings before it rests so after each: to look at one takes a millisecond."""
 
 MAX_CLIENT = (1 << 32) - 1
 
@@ -155,6 +159,7 @@ class Messages:
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._rests = rests or Rests()
+        self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
         self._socket = _bind(path, user)
         self.shared = user is None and bool(path.stat().st_mode & stat.S_IWOTH)
         """Whether it is for all users."""
@@ -215,7 +220,7 @@ class Messages:
         self._pause()
         # Containers that root made are strangers to each other, and most have the same users.
         owner = Owner.of(head.pid, head.uid) if wanted else Owner(user_behind(head.uid))
-        done = self._go_on if wanted else self._go_on_later
+        done = self._go_on if wanted and self._joins.take() else self._go_on_later
         strangers.take(owner, wanted, done, None if self.shared else self._socket)
 
     def _pause(self) -> None:

@@ -41,6 +41,13 @@ def fill(path: Path) -> str:
             return "not ours"
 
 
+def named() -> Path:
+    """The socket that a command is told of, once the daemon has answered."""
+    with Client.open() as client:
+        client.status()
+        return client.messages
+
+
 def say_once(path: Path) -> str:
     """Whether there was room for one message, as a tenant sends it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
@@ -61,9 +68,9 @@ def test_a_user_who_floods_keeps_out_nobody_elses_messages(
     made = [path.stat().st_mode & 0o777 for path in commands.folder.glob("daemon.[cl]*")]
     assert made == 2 * [0o600], "whatever the umask, the next daemon can read them"
     theirs, mine, roots = (
-        As(NOBODY)(lambda: Client.open().messages),
-        As(ANOTHER, NOBODY)(lambda: Client.open().messages),
-        Client.open().messages,
+        As(NOBODY)(named),
+        As(ANOTHER, NOBODY)(named),
+        named(),
     )
     daemon.process.send_signal(signal.SIGSTOP)  # a daemon is no quicker than who floods
     try:

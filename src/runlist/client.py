@@ -195,7 +195,7 @@ class Client:
 
     @property
     def messages(self) -> Path:
-        """The socket on which this daemon hears what our tenants say of themselves."""
+        """The socket on which this daemon hears what our tenants say of themselves, once it has answered us."""
         shared = Path(self._connection.sock.getpeername()).with_name(names.MESSAGES_SOCKET)
         apart = paths.messages_apart(shared, os.geteuid())
         return apart if os.access(apart, os.W_OK) else shared

@@ -204,6 +204,21 @@ def test_what_is_made_is_of_use_whatever_the_umask(short_path: Path, mask: int) 
     assert folder.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_daemon_that_is_started_with_nothing(start_daemon: Callable[..., Daemon], commands: Commands) -> None:
+    """What it writes to no stream would come to somebody whose socket has that number, such as its keeper's."""
+
+    def bare() -> None:
+        os.umask(0o777)
+        os.closerange(0, 3)
+
+    commands.options = {"preexec_fn": bare}
+    daemon = start_daemon()
+    streams = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)]
+    assert [*streams, os.readlink(f"/proc/{daemon.keeper}/fd/2")] == 4 * ["/dev/null"]
+    made = [path.stat().st_mode & 0o777 for path in commands.folder.glob("daemon.[cl]*")]
+    assert made == 2 * [0o600], "the next daemon can read them"
+
+
 @needs_root
 def test_without_room_for_processes_and_threads_a_run_says_so_in_a_line(start_daemon: Callable[..., Daemon]) -> None:
     """A command that was started goes on."""

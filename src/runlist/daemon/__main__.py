@@ -68,6 +68,7 @@ _FEWEST_FILES = 128  # open at a time: half of them are no connection's
 
 def main() -> int:
     """Parse arguments, take the socket, and serve until told to stop."""
+    log.have_streams()
     parser = argparse.ArgumentParser(prog="runlist daemon")
     parser.add_argument(
         "--private", nargs="?", const=PRIVATE_LIFETIME_S, type=float, metavar="S", help="end after S idle seconds"

@@ -279,11 +279,20 @@ def _bind(path: Path, user: int | None) -> socket.socket:
             path.chmod(_mode(path.parent))
         else:
             path.chmod(0o600)  # whatever the umask
-            os.chown(path, user, -1)
+            _give(path, user)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _give(path: Path, user: int) -> None:
+    """Give it to a user, or have it no more."""
+    try:
+        os.chown(path, user, -1)
+    except OSError:
+        path.unlink()
+        raise
 
 
 def remove_stale(path: Path) -> None:

@@ -25,7 +25,7 @@ void work(int index, int stream) {
         launch(*client, {stream, round}, numbers.below(4) == 0 ? Kind::kEvent : Kind::kKernel);
         if (round % 64 == 0) launch(*client, {kShared, round}, Kind::kGraph);  // a stream that all of them use
         if (numbers.below(100) != 0) continue;
-        REQUIRE(flush(*client) == CUDA_SUCCESS);
+        flush(*client);
         const std::lock_guard lock(given[stream].mutex);
         REQUIRE(given[stream].numbers.size() == round + 1);
     }
@@ -243,7 +243,7 @@ void rousing() {
     for (std::uint64_t number = 0; number < 50; ++number) launch(client, {1, number}, Kind::kKernel);
     REQUIRE(client.queue.written() - client.queue.done() == 50);
     const std::uint32_t roused = client.drained.load();
-    std::thread waits([&] { REQUIRE(flush(client) == CUDA_SUCCESS); });
+    std::thread waits([&] { flush(client); });
     while (client.awaited.load() == 0) std::this_thread::yield();
     first_busy.store(false);
     waits.join();

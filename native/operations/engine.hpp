@@ -447,8 +447,9 @@ inline void order(Client& client, Stream* stream, const Calls& calls) {
 }
 // After the driver was given it. Before, who looks between the two would take what it has for all.
 inline void gave(const Client& client, Stream* stream) {
-    if ((stream == nullptr || stream->ordered) && client.blocking.load(std::memory_order_acquire) != 0) [[unlikely]]
-        gave_ordered(stream);
+    if (client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
+        return;
+    if (stream == nullptr || stream->ordered) gave_ordered(stream);
 }
 void meter(Engine& all, Client& client, const Work& work);
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost);

@@ -37,6 +37,11 @@ def test_any_number_of_blocking_streams_is_in_order_with_the_default_stream(gues
     assert (done.code, done.lines, done.err) == (0, ["after 2300"], CROWDED)
 
 
+def test_threads_of_a_client_keep_the_order_with_its_default_stream(guests: Guests) -> None:
+    env = environment(guests, LD_PRELOAD=f"{guests.library}:{guests.path('pausing.so')}")
+    assert guests.lines("operations-states", "threads", env=env) == ["opened 1"] * 2
+
+
 def test_an_event_that_is_captured_is_none_of_what_is_queued(guests: Guests) -> None:
     assert both(guests, "captured") == ["waits 0", "captures 1", "ended 0"]
 

@@ -61,6 +61,42 @@ static void streams(void) {
     printf("after %d\n", right);
 }
 
+static void* gives_late(void* to) {
+    is_client(1);
+    blocks(to);
+    return NULL;
+}
+
+/* A thread of a client gives one of two streams something, and is on its way to the driver while another thread of that
+   client gives the other one something: what that gives afterwards comes after both. */
+static void late_in(CUstream late, CUstream other_one) {
+    pthread_t giver;
+    *flag_here = 0;
+    fills(memory, 1, late);
+    fills(memory, 1, other_one);
+    MUST(cuStreamSynchronize(other_one));
+    ((void (*)(void))(uintptr_t)needed("pause_next"))();
+    MUST(pthread_create(&giver, NULL, gives_late, late));
+    ((void (*)(void))(uintptr_t)needed("wait_for_pause"))();
+    fills(second, 1, other_one);
+    ((void (*)(void))(uintptr_t)needed("go_on"))();
+    MUST(pthread_join(giver, NULL));
+    fills(second, 2, other_one);
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(cuStreamSynchronize(other_one));
+    printf("opened %u\n", *(volatile uint32_t*)flag_here);
+    MUST(pthread_join(opener, NULL));
+    MUST(cuStreamSynchronize(late));
+}
+
+static void threads(void) {
+    CUstream blocking;
+    buffers();
+    MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    late_in(NULL, blocking);
+    late_in(blocking, NULL);
+}
+
 /* An event that is recorded in a capture belongs to it, also where its record before is still queued. */
 static void captured(void) {
     CUstream side, joins;
@@ -194,6 +230,7 @@ int main(int count, char** words) {
     if (strcmp(words[1], "events") == 0) events();
     if (strcmp(words[1], "shared") == 0) shared();
     if (strcmp(words[1], "streams") == 0) streams();
+    if (strcmp(words[1], "threads") == 0) threads();
     if (strcmp(words[1], "captured") == 0) captured();
     if (strcmp(words[1], "beside") == 0) beside();
     if (strcmp(words[1], "lands") == 0) lands();

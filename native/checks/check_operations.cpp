@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "checks/operations_driver.hpp"
+#include "operations/patience.hpp"
 
 namespace {
 
@@ -251,6 +252,53 @@ void rousing() {
     REQUIRE(rl_operations_stop() == 0);
 }
 
+std::atomic<int> slow{0};
+
+CUresult run_slowly(const Record&) {
+    runlist::pause_ns(1'000'000);
+    slow.fetch_add(1);
+    return CUDA_SUCCESS;
+}
+
+// A queue that moves is waited for to its end, however long that takes.
+void patience() {
+    static Queue queue;
+    for (int record = 0; record < 2; ++record) {
+        REQUIRE(queue.reserve(16) != nullptr);
+        queue.commit();
+    }
+    Patience none(queue, 0);
+    for (int record = 0; record < 2; ++record) {
+        runlist::pause_ns(1'000);
+        REQUIRE(none.is_over());
+        REQUIRE(queue.front() != nullptr);
+        queue.pop();
+        REQUIRE(!none.is_over());
+    }
+    set_bound(100'000'000);  // twice that is what nothing may move for
+    first_busy.store(true);
+    REQUIRE(rl_operations_start(2) == 0);
+    set_bound(10'000'000'000);
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    REQUIRE(rl_operations_admission(&closed) == 0);
+    Client& client = engine.load()->all[1];
+    launch(engine.load()->all[0], {0, 0}, Kind::kKernel);
+    constexpr int kMany = 250;
+    for (int number = 0; number < kMany; ++number) {
+        const Call made;
+        Doing doing(made, client, kCalls, Kind::kKernel, stream_at(1), false, nullptr);
+        REQUIRE(!doing.goes_now());
+        Record* record = doing.reserve(0, nullptr);
+        REQUIRE(record != nullptr);
+        record->run = run_slowly;
+        doing.commit();
+    }
+    first_busy.store(false);
+    flush(client);
+    REQUIRE(slow.load() == kMany);
+    REQUIRE(rl_operations_stop() == 0);
+}
+
 // One thread starts and stops, others go on: nothing that they give is lost, or comes out of order. Two that stop or
 // start at once do not get into each other's way.
 void restarts() {
@@ -328,6 +376,7 @@ int main() {
     waits();
     clients();
     telling();
+    patience();
     rousing();
     restarts();
     std::puts("ok");

@@ -14,6 +14,7 @@
 #include "core/guest.hpp"
 #include "core/say.hpp"
 #include "operations/engine.hpp"
+#include "operations/patience.hpp"
 
 namespace runlist::operations {
 namespace {
@@ -281,13 +282,15 @@ void wait_until_done(Client& client, std::uint64_t number, bool force) {
         }
     }
     wake();
-    const std::int64_t began = monotonic_ns();
+    Patience patience(client.queue, 2 * all.bound_ns);
     for (;;) {  // it says that it waits before it looks, and the dispatcher the other way round
         const std::uint32_t seen = client.drained.load();
         say_awaited(client, number);
         if (client.queue.done() >= number || all.stopping.load()) break;
-        if (monotonic_ns() - began > 2 * all.bound_ns) {  // the driver itself does not answer
+        if (patience.is_over()) {
             client.opened.fetch_add(1, std::memory_order_relaxed);
+            if (!all.gave_up.exchange(true))
+                say(Level::kWarning, "the driver takes nothing of what is queued: going on without that, out of order");
             break;
         }
         const timespec longest = timespec_of(100'000'000);

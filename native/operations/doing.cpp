@@ -1,6 +1,7 @@
 // One operation of a client: whether it goes now, and its way through the queue.
 #include "core/guest.hpp"
 #include "operations/engine.hpp"
+#include "operations/patience.hpp"
 
 namespace runlist::operations {
 namespace {
@@ -14,11 +15,10 @@ std::uint64_t pending_word(int client, std::uint64_t number) {
 }
 
 void* reserve_for(Engine& all, Client& client, std::size_t bytes) {
-    const std::int64_t began = monotonic_ns();
+    Patience patience(client.queue, 2 * all.bound_ns);
     for (;;) {
         if (void* place = client.queue.reserve(bytes)) return place;
-        if (bytes > Queue::kMost / 2 || monotonic_ns() - began > 2 * all.bound_ns || all.stopping.load())
-            return nullptr;
+        if (bytes > Queue::kMost / 2 || patience.is_over() || all.stopping.load()) return nullptr;
         pause_ns(50'000);
     }
 }

@@ -150,7 +150,7 @@ struct Engine {
     std::atomic<std::uint32_t> turn;  // odd while it runs: how often it was started and stopped
     std::atomic<bool> logging;
     Owed unsettled;  // what default streams were given has to come before all that follows on others (settle)
-    std::atomic<bool> stopping, ended, said;
+    std::atomic<bool> stopping, ended, said, gave_up;
     std::atomic<bool> changing;          // somebody starts or stops it
     std::atomic<bool> left;              // the process ends
     std::atomic<std::uint64_t> gone;     // streams that have ended

@@ -336,6 +336,7 @@ void order_with_default(Client& client, Stream& stream, const Calls& calls) {
         of.recorded = given;
         return true;
     };
+    if (!stream.ordered) return;  // the lock may be held for long, as where the driver waits for room in a stream
     Engine& all = here();
     if (!stream.blocking) order_unknown(&Engine::given_unknown);
     CUstream handle = default_in(client, stream.part);

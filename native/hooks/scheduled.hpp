@@ -146,7 +146,8 @@ CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arg
         const operations::NotAsked none;
         const operations::Calls& calls = *operation_calls(row);
         CUcontext part = nullptr;
-        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS)
+        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS &&
+            part != nullptr)
             operations::forget_green(calls, part);
         return real(arguments...);
     } else {

@@ -133,7 +133,8 @@ FLOW: dict[str, set[str]] = {
     "operations_log": {"errors", "log", "operations"},
     "trace": {"errors", "files", "operations_log", "planes.interface", "planes.usage"},
     "why": {
-        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "text", "trace", "views",
+        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "structure", "text",
+        "trace", "views",
     },
     "doctor": {
         "client", "errors", "interpreter", "planes.interface", "planes.kernel", "planes.process", "planes.registry",

@@ -432,6 +432,7 @@ void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
 void order_with_default(Client& client, Stream& stream, const Calls& calls);
+void await_orderer(const Client& client, const Stream* stream);  // what it has queued, before it is taken over
 void take_over(Client& client, Stream& stream);
 void order_unknown(Owed Engine::* given);
 void gave_ordered(Stream* stream);

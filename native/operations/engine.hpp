@@ -110,6 +110,7 @@ struct Client {
     std::int64_t guess_ns;               // how long its kernels took of which nothing is known; 0: none was seen yet
     std::int64_t flew_ns;   // since when something of it may have been in flight all the time; 0: nothing was
     std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
+    std::int64_t left_ns;   // when something last left its queue; the dispatcher's alone
     std::atomic<std::int32_t> per_thread;  // a thread that uses its own default stream; -1: several do
     Spin metering;
     std::atomic<bool> mixes;  // its default stream was left behind, and ordered with such threads' own

@@ -1,14 +1,11 @@
 // One operation of a client: whether it goes now, and its way through the queue.
 #include "core/guest.hpp"
+#include "core/relaxed.hpp"
 #include "operations/engine.hpp"
 #include "operations/patience.hpp"
 
 namespace runlist::operations {
 namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-Engine& here() { return *engine.load(std::memory_order_acquire); }
 
 std::uint64_t pending_word(int client, std::uint64_t number) {
     return static_cast<std::uint64_t>(client) << 56 | number;

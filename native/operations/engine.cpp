@@ -6,6 +6,7 @@
 
 #include "core/guest.hpp"
 #include "core/pages.hpp"
+#include "core/relaxed.hpp"
 #include "core/say.hpp"
 
 namespace runlist::operations {
@@ -20,13 +21,10 @@ constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kLivesNs = 5'000'000;  // how often it is asked which processes live
 constexpr std::int64_t kBoundNs = 10'000'000'000;
 
 constinit std::atomic<std::int64_t> bound_ns{kBoundNs};
-
-Engine& here() { return *engine.load(std::memory_order_acquire); }
 
 }  // namespace
 

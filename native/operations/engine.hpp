@@ -202,7 +202,8 @@ struct Engine {
     bool busy_first_lives();
 };
 
-extern constinit std::atomic<Engine*> engine;  // null: never started
+extern constinit std::atomic<Engine*> engine;                              // null: never started
+inline Engine& here() { return *engine.load(std::memory_order_acquire); }  // once it was started
 
 // Whether operations are kept in the log.
 inline bool is_logging() {

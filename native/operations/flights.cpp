@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "core/guest.hpp"
+#include "core/relaxed.hpp"
 #include "operations/engine.hpp"
 
 namespace runlist::operations {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kGuessed = 16;  // what part of being ahead the first kernels are of which nothing is known
 constexpr std::int64_t kLeastGuessNs = 1'000;
 constexpr std::int64_t kStandsNs = 50'000'000;

@@ -2,15 +2,12 @@
 #include <utility>
 
 #include "core/guest.hpp"
+#include "core/relaxed.hpp"
 #include "core/say.hpp"
 #include "operations/engine.hpp"
 
 namespace runlist::operations {
 namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-Engine& here() { return *engine.load(std::memory_order_acquire); }
 
 CUstream default_in(Client& client, CUcontext context) {
     for (const Client::Default& one : client.defaults) {

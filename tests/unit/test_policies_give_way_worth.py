@@ -68,3 +68,31 @@ def test_who_is_off_nearly_always_is_told_what_leaves_it_some() -> None:
     gpu.work(0.3, pauses=300, held=1e-3, waits=0.9)
     assert gpu.part.way is Way.REQUEST
     assert "a cap" not in gpu.part.why()
+
+
+@pytest.mark.parametrize("rests_s", [4.0, 30.0])
+def test_a_long_pause_is_no_part_of_how_a_program_works(rests_s: float) -> None:
+    """Who has work again has the slices that fit it, and not the shortest ones on account of the time without."""
+    gpu = Gpu(tells=True)
+
+    def works(windows: int) -> list[int]:
+        found = []
+        for _ in range(windows):
+            turn_us = gpu.manner.turn_us if gpu.part.way is Way.SLICE else 0.0
+            pauses = min(1_000, 0.5 / (turn_us * 1e-6 + 0.28e-3))
+            gpu.work(WINDOW_S, pauses=pauses, held=60e-6, waits=0.05, launches=0.5, often=60)
+            if gpu.part.way is Way.SLICE:  # the GPU is looked at beside tiny ones now and then
+                found.append(gpu.manner.turn_us)
+        return found
+
+    def rest() -> None:
+        gpu.work(2 * WINDOW_S, pauses=0, held=0)
+        gpu.now += rests_s
+
+    gpu.work(3.0, pauses=10, held=60e-6, waits=0.01, launches=1.0)  # it loads
+    rest()
+    before = works(16)
+    rest()
+    after = works(8)
+    assert min(before[2:]) > before[-1] / 2
+    assert min(after) > before[-1] / 3

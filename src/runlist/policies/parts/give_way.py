@@ -369,14 +369,19 @@ class GiveWay:
             self._given_us = round(self._slice_us)
 
     def _count(self, window: Window) -> None:
-        """Keep what switches cost, as a mean over time in which what is old counts less and less."""
+        """Keep what switches cost, as a mean over time in which what is old counts less and less.
+
+        A pause makes what was before it older, and counts as one window at most: else who has work again, after some
+        seconds without, begins with slices as short as can be, and takes seconds to find those that fit.
+        """
         if self.way is Way.REQUEST:
             return
         slice_s = self._given_us / 1e6 if self.way is Way.SLICE else 0.0
         before = (1 - STEADY) ** (window.length_s / WINDOW_S)
-        self._counted = before * self._counted + (1 - before)
-        self._demand = before * self._demand + (1 - before) * window.by_slices(slice_s) * (slice_s + SWITCH_S)
-        self._waits_cost = before * self._waits_cost + (1 - before) * window.waiting * SWITCH_S
+        now = min(STEADY, 1 - before)
+        self._counted = before * self._counted + now
+        self._demand = before * self._demand + now * window.by_slices(slice_s) * (slice_s + SWITCH_S)
+        self._waits_cost = before * self._waits_cost + now * window.waiting * SWITCH_S
 
 
 def _has_slices(window: Window, margin: float = 1.0) -> bool:

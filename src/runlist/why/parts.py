@@ -16,7 +16,7 @@ from statistics import median
 
 from runlist.why.functions import KINDS, OUT_OF_MEMORY, Kind
 from runlist.why.seen import ENDED_BY_A_THREAD, SLEEPS, Mode, Pause, Seen, Turn, Who
-from runlist.why.threads import Span, Thread
+from runlist.why.threads import Thread
 from runlist.why.under_way import Call, Request
 
 YIELD_NS = 200_000
@@ -53,6 +53,7 @@ _MODES = {
     **dict.fromkeys((Mode.DRIVER, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING, Mode.KERNEL, *SLEEPS), Part.ASLEEP),
     Mode.UNKNOWN: Part.UNKNOWN,
 }
+_OWN_REASONS = frozenset({Mode.FAULT, Mode.FILE, Mode.THROTTLED, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING})
 
 
 @dataclass(slots=True)
@@ -143,32 +144,36 @@ class Parting:
 
     def _stretch(self, result: Parts, thread: Thread | None, start: int, end: int, *, waits: bool) -> None:
         at = start
-        for span in thread.between(start, end) if thread is not None else ():
-            if span.start_ns > at:
-                self._unseen(result, at, span.start_ns, waits=waits)
-            at = span.end_ns
-            if waits and not _has_own_reason(span, thread):
-                self._wait(result, span.start_ns, span.end_ns)
+        for low, high, mode, place in thread.pieces(start, end) if thread is not None else ():
+            assert thread is not None
+            if low > at:
+                self._unseen(result, at, low, waits=waits)
+            at = high
+            if waits and not _has_own_reason(thread, mode, place):
+                self._wait(result, low, high)
                 continue
-            length = span.end_ns - span.start_ns
-            if span.mode is Mode.RUNNING and thread is not None:
-                if thread.interrupts and (stolen := thread.interrupted_ns(span.start_ns, span.end_ns)):
+            length = high - low
+            if mode is Mode.RUNNING:
+                if thread.interrupts and (stolen := thread.interrupted_ns(low, high)):
                     result.add(Part.INTERRUPTS, stolen)
                     length -= stolen
-            elif waits and span.mode is Mode.WAITING:  # whoever else has the GPU meanwhile is the reason
-                for low, high, turn in self._turns.between(span.start_ns, span.end_ns):
+            elif waits and mode is Mode.WAITING:  # whoever else has the GPU meanwhile is the reason
+                for since, until, turn in self._turns.between(low, high):
                     if turn is not None and turn.pid != self._seen.pid:
-                        _behind(result, turn.pid, high - low)
-                        length -= high - low
-            result.add(_MODES[span.mode], length)
-            result.modes[span.mode] = result.modes.get(span.mode, 0) + length
-            if span.mode is Mode.WAITING:
-                result.cores[span.who] = result.cores.get(span.who, 0) + length
-            elif span.mode in (Mode.FAULT, Mode.FILE):
-                result.files[span.about] = result.files.get(span.about, 0) + length
-            elif span.mode in ENDED_BY_A_THREAD:
-                wakers = result.wakers.setdefault(span.mode, {})
-                wakers[span.who] = wakers.get(span.who, 0) + length
+                        _behind(result, turn.pid, until - since)
+                        length -= until - since
+            result.add(_MODES[mode], length)
+            result.modes[mode] = result.modes.get(mode, 0) + length
+            if mode is Mode.WAITING:
+                who = thread.who(place)
+                result.cores[who] = result.cores.get(who, 0) + length
+            elif mode in (Mode.FAULT, Mode.FILE):
+                about = thread.about(place)
+                result.files[about] = result.files.get(about, 0) + length
+            elif mode in ENDED_BY_A_THREAD:
+                who = thread.who(place)
+                wakers = result.wakers.setdefault(mode, {})
+                wakers[who] = wakers.get(who, 0) + length
         if at < end:
             self._unseen(result, at, end, waits=waits)
 
@@ -252,16 +257,13 @@ def _between(
         yield at, end, other, False
 
 
-def _has_own_reason(span: Span, thread: Thread | None) -> bool:
+def _has_own_reason(thread: Thread, mode: Mode, place: int) -> bool:
     """Whether a thread that waits for the GPU is kept by something else. A span may be cut: its length is the whole
     one's.
     """
-    if span.mode in (Mode.FAULT, Mode.FILE, Mode.THROTTLED, Mode.STOPPED, Mode.RECLAIM, Mode.MAPPING):
+    if mode in _OWN_REASONS:
         return True
-    if span.mode is not Mode.WAITING or thread is None:
-        return False
-    whole = thread.at(span.start_ns) or span
-    return whole.end_ns - whole.start_ns >= YIELD_NS
+    return mode is Mode.WAITING and thread.length_of(place) >= YIELD_NS
 
 
 def _hold(result: Parts, pause: Pause, low: int, high: int) -> int:

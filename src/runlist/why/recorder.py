@@ -109,10 +109,10 @@ class Recorder:
 
     def look(self) -> bool:
         """Take what was told since the last time; whether to go on."""
+        self._worked = max(self._worked, _worked_ns(self.pid))  # nobody tells of one that has ended
+        self._limit_cost()  # at first: where there is much to take, that takes long
         for record in self._watch.take():
             self._events.add(record)
-        self._worked = max(self._worked, _worked_ns(self.pid))  # nobody tells of one that has ended
-        self._limit_cost()
         self._daemon.look()
         self._throttling.look()
         if start_of(self.pid) != self._started:

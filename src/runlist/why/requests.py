@@ -27,8 +27,7 @@ _LAUNCHES, _WAITS = (Kind.WORK, Kind.MEMORY), (Kind.WAIT, Kind.MEMORY)
 _LAUNCH = number_of("cuLaunchKernel")
 _OVERLAPS = 2
 """So many tell that a thread serves several at once."""
-_OF_CALLS = (int(What.CALL), int(What.RETURN))
-_RETURN = int(What.RETURN)
+_CALL, _RETURN = int(What.CALL), int(What.RETURN)  # the last ones
 _FUNCTIONS = len(KINDS)
 _FUNCTION = 6
 """Where that is in a row."""
@@ -61,9 +60,12 @@ def _calls(rows: Iterable[Row], end_ns: int) -> Iterator[Call]:
     under_way: list[Row] = []
     for row in rows:
         time, what, _, _, _, value, function, _, _, _ = row
-        if what not in _OF_CALLS or function >= _FUNCTIONS:
+        if what < _CALL or function >= _FUNCTIONS:
             continue
         if what == _RETURN:
+            if len(under_way) == 1 and under_way[0][_FUNCTION] == function:  # as most are
+                yield _call(under_way.pop(), time, value & 0xFFFFFFFF)
+                continue
             if not any(function == each[_FUNCTION] for each in under_way):
                 continue  # its beginning was lost
             while under_way:

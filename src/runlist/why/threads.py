@@ -62,25 +62,40 @@ class Thread:
         """All of them."""
         return map(self._span, range(len(self._modes)))
 
-    def at(self, time_ns: int) -> Span | None:
-        """What it did at a time, if that was seen."""
-        place = bisect_right(self._starts, time_ns) - 1
-        return None if place < 0 or self._end_ns <= time_ns else self._span(place)
-
     def between(self, start_ns: int, end_ns: int) -> Iterator[Span]:
         """The spans that have a part there, cut to it."""
-        starts, modes, who, about = self._starts, self._modes, self._who, self._about
+        for start, end, mode, place in self.pieces(start_ns, end_ns):
+            yield Span(start, end, mode, self.who(place), self.about(place))
+
+    def pieces(self, start_ns: int, end_ns: int) -> Iterator[tuple[int, int, Mode, int]]:
+        """The same in short: beginning, end, mode, and the place of the whole span."""
+        starts, modes = self._starts, self._modes
         until = min(end_ns, self._end_ns)
         place = max(bisect_right(starts, start_ns) - 1, 0)
         last = len(modes) - 1
-        while place <= last and (start := starts[place]) < until:
-            end = min(starts[place + 1], until) if place < last else until
-            yield Span(max(start, start_ns), end, modes[place], who.get(place, IDLE), about.get(place, ""))
+        while place <= last:
+            start = starts[place]
+            if start >= until:
+                return
+            end = until if place == last or starts[place + 1] > until else starts[place + 1]
+            yield max(start_ns, start), end, modes[place], place
             place += 1
+
+    def who(self, place: int) -> Who:
+        """Who a span is about."""
+        return self._who.get(place, IDLE)
+
+    def about(self, place: int) -> str:
+        """The file that a span is about."""
+        return self._about.get(place, "")
+
+    def length_of(self, place: int) -> int:
+        """How long a whole span is."""
+        return (self._starts[place + 1] if place + 1 < len(self._modes) else self._end_ns) - self._starts[place]
 
     def time_in(self, start_ns: int, end_ns: int, modes: Container[Mode]) -> int:
         """How long it was in one of these modes there."""
-        return sum(end - start for start, end, mode, _, _ in self.between(start_ns, end_ns) if mode in modes)
+        return sum(end - start for start, end, mode, _ in self.pieces(start_ns, end_ns) if mode in modes)
 
     def interrupted_ns(self, start_ns: int, end_ns: int) -> int:
         """How long interrupts, which do not overlap, took there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,32 +121,50 @@ class _UnderWay:
         return earlier, None
 
 
+class _FirstEnds:
+    """Of waits in order, when the first ended of those that began from a time on."""
+
+    def __init__(self, waits: Sequence[Call]) -> None:
+        self._starts = [call.start_ns for call in waits]
+        self._ends = list(itertools.accumulate((call.end_ns for call in reversed(waits)), min))
+        self._ends.reverse()
+        self._ends.append(_NEVER)
+
+    def since(self, time_ns: int) -> int:
+        """That time, or never."""
+        return self._ends[bisect_left(self._starts, time_ns)]
+
+
+_NEVER = sys.maxsize
+_NONE = _FirstEnds(())
+
+
 class Waits:
     """Waits for the GPU by what they are for, and by whom they are: each with the earliest end of all from there on."""
 
     def __init__(self, made: Sequence[Call]) -> None:
-        waits: dict[tuple[str, int], list[Call]] = {}
+        by: dict[int, list[Call]] = {}
+        recorded: dict[int, list[Call]] = {}
+        for_: dict[int, list[Call]] = {}
         for call in made:
-            if call.kind not in (Kind.WAIT, Kind.BOTH):
+            if KINDS[call.function] not in (Kind.WAIT, Kind.BOTH):
                 continue
             stream = _ALL if call.name == "cuCtxSynchronize" else call.argument
-            for what in (("by", call.tid), ("for", stream), *([("what was recorded by", call.tid)] * (stream == 0))):
-                waits.setdefault(what, []).append(call)
-        self._starts = {what: [call.start_ns for call in calls] for what, calls in waits.items()}
-        self._ends = {
-            what: list(itertools.accumulate((call.end_ns for call in reversed(calls)), min))
-            for what, calls in waits.items()
-        }
+            by.setdefault(call.tid, []).append(call)
+            for_.setdefault(stream, []).append(call)
+            if stream == 0:
+                recorded.setdefault(call.tid, []).append(call)
+        self._by, self._for, self._recorded = (
+            {which: _FirstEnds(calls) for which, calls in waits.items()} for waits in (by, for_, recorded)
+        )
+        self._all = self._for.get(_ALL, _NONE)
 
     def done(self, tid: int, stream: int, launched_ns: int) -> int | None:
         """When somebody had waited for all that a thread had launched on a stream until then."""
-        own = ("by", tid) if stream in SHARED else ("what was recorded by", tid)
-        every = [own, ("for", _ALL), *([] if stream in SHARED else [("for", stream)])]
-        ends = [self._end(what, launched_ns) for what in every]
-        return min((end for end in ends if end is not None), default=None)
-
-    def _end(self, what: tuple[str, int], time_ns: int) -> int | None:
-        """When the first of these that began from then on ended."""
-        starts = self._starts.get(what, [])
-        place = bisect_left(starts, time_ns)
-        return self._ends[what][len(starts) - 1 - place] if place < len(starts) else None
+        first = self._all.since(launched_ns)
+        if stream in SHARED:
+            first = min(first, self._by.get(tid, _NONE).since(launched_ns))
+        else:
+            first = min(first, self._recorded.get(tid, _NONE).since(launched_ns))
+            first = min(first, self._for.get(stream, _NONE).since(launched_ns))
+        return first if first < _NEVER else None

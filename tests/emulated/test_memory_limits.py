@@ -57,8 +57,10 @@ def run(commands: Commands, daemon: Daemon) -> Iterator[Run]:
 
 
 def managed(daemon: Daemon, pid: int) -> Any:
-    """The task of a process, once it is there."""
-    wait_for(lambda: any(task.pid == pid for task in daemon.client.ps()), f"process {pid} to be listed")
+    """The task of a process, once it is there: before that it may be listed as one that holds memory."""
+    wait_for(
+        lambda: any(task.pid == pid and task.reached_by for task in daemon.client.ps()), f"process {pid} to be managed"
+    )
     return task_of(daemon, pid)
 
 

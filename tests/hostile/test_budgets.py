@@ -117,7 +117,7 @@ def test_many_control_files_hold_up_nobody_else(
 
 
 def test_the_trees_of_a_user_are_limited(shared_daemon: Daemon, worker: Start) -> None:
-    sleepers = [subprocess.Popen(["sleep", "100"], user=NOBODY) for _ in range(MAX_TREES + 1)]
+    sleepers = [subprocess.Popen(["sleep", "1000"], user=NOBODY) for _ in range(MAX_TREES + 1)]
 
     def attach_all() -> str:
         with Client.open() as client:

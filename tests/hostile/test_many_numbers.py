@@ -138,7 +138,7 @@ def test_all_numbers_of_a_user_have_one_relay(shared_daemon: Daemon, commands: C
 @needs_root
 def test_all_numbers_of_a_user_have_one_share_of_trees(shared_daemon: Daemon) -> None:
     uids = [FIRST + each % COUNT for each in range(MAX_TREES + 1)]
-    sleepers = [subprocess.Popen(["sleep", "100"], user=uid) for uid in uids]
+    sleepers = [subprocess.Popen(["sleep", "1000"], user=uid) for uid in uids]
 
     def attach(uid: int, pid: int) -> None:
         As(uid, NOBODY)(lambda: Client.open().attach(pid, "batch", wait=True))

@@ -82,11 +82,17 @@ def test_tasks_that_come_and_go_between_two_looks_are_told_as_the_switch_log_has
     with GpuLog() as log:
         running.client.suspend(stays.pid)  # else it has the GPU, idle, between the two looks that begin this
         time.sleep(SETTLED_S + 0.5)
+        wait_for(lambda: told(HELD) > 0, "what it used to be settled")
         before, began = told(HELD), log.forget()
-        pids = [short_task(tenant, commands, running).pid for _ in range(4)] + [stays.pid]
+        pids = []
+        for _ in range(4):
+            pids.append(short_task(tenant, commands, running).pid)
+            log.read()  # before some of it is lost
+        pids.append(stays.pid)
         ended = told("runlist_workload_tasks_ended_total")
         assert {task.pid for task in running.client.ps()} <= {stays.pid, pids[3]}
-        time.sleep(SETTLED_S + 0.5)
+        wait_for(lambda: told("runlist_workload_tasks_ended_total") == 4, "the last one to be settled")
+        time.sleep(0.5)
         span, after = log.span(began), told(HELD)
         known = sum(span.held(pid) for pid in pids) * span.seconds
     assert log.dropped == 0

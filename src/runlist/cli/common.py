@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import json
 import os
 import re
 import sys
@@ -151,8 +150,12 @@ def print_json(value: Any, *, on_a_line: bool = False) -> None:
     try:
         octets = msgspec.json.encode(value)
     except UnicodeEncodeError:  # a file's name need not be text; JSON is
+        import json
+
         octets = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode(errors="replace")
     if not takes_every_letter():
+        import json
+
         octets = json.dumps(json.loads(octets)).encode()
     print((octets if on_a_line else msgspec.json.format(octets)).decode())
 

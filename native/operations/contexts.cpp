@@ -2,11 +2,6 @@
 #include "operations/engine.hpp"
 
 namespace runlist::operations {
-namespace {
-
-Engine& here() { return *engine.load(std::memory_order_acquire); }
-
-}  // namespace
 
 bool has_legacy(Client& client, const Calls& calls) {
     CUcontext context = nullptr;

@@ -299,6 +299,39 @@ void patience() {
     REQUIRE(rl_operations_stop() == 0);
 }
 
+// How long something waits whatever the rule says is counted from when it is the first in its queue: where there is
+// much to do each waits for long.
+void turns() {
+    first_busy.store(false);
+    REQUIRE(rl_operations_start(2) == 0);
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    REQUIRE(rl_operations_admission(&closed) == 0);
+    Client& client = engine.load()->all[1];
+    slow.store(0);
+    const auto queue = [&](std::int64_t ago_ns) {
+        const Call made;
+        Doing doing(made, client, kCalls, Kind::kKernel, stream_at(1), false, nullptr);
+        Record* record = doing.goes_now() ? nullptr : doing.reserve(0, nullptr);
+        REQUIRE(record != nullptr);
+        record->run = run_slowly;
+        record->work.called_ns -= ago_ns;
+        doing.commit();
+    };
+    first_busy.store(true);
+    launch(engine.load()->all[0], {0, 0}, Kind::kKernel);
+    queue(0);
+    queue(3'600'000'000'000);
+    client.forced.store(client.queue.done() + 1);  // the first of them goes
+    wake();
+    while (slow.load() == 0) std::this_thread::yield();
+    for (int look = 0; look < 20; ++look) runlist::pause_ns(1'000'000);
+    REQUIRE(slow.load() == 1 && client.opened.load() == 0);
+    first_busy.store(false);
+    flush(client);
+    REQUIRE(slow.load() == 2);
+    REQUIRE(rl_operations_stop() == 0);
+}
+
 // One thread starts and stops, others go on: nothing that they give is lost, or comes out of order. Two that stop or
 // start at once do not get into each other's way.
 void restarts() {
@@ -377,6 +410,7 @@ int main() {
     clients();
     telling();
     patience();
+    turns();
     rousing();
     restarts();
     std::puts("ok");

@@ -244,13 +244,13 @@ template <How how, typename... Arguments>
             asked = real(arguments...);
         return asked == CUDA_SUCCESS ? operations::take_error(*client) : asked;
     }
+    operations::flush(*client);
     if constexpr (how == How::kMakeStream) {
         const operations::Inside inside;
         const CUresult made_one = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
         if (made_one == CUDA_SUCCESS) operations::made_stream(*client, calls, *first_of<CUstream*>(arguments...));
         return made_one;
     }
-    operations::flush(*client);
     CUresult result = CUDA_SUCCESS;
     {
         const operations::Inside inside;

@@ -136,7 +136,7 @@ int drain(Engine& all, Client& client) {
         if (current != record.context) record.work.calls->cuCtxSetCurrent(record.context);
         if (number > client.forced.load(std::memory_order_acquire) &&
             !admitted(all, client, record.work.kind, record.work.cost)) {
-            if (now - record.work.called_ns < all.bound_ns) break;
+            if (now - std::max(record.work.called_ns, client.left_ns) < all.bound_ns) break;
             client.forced.store(client.queue.written(), std::memory_order_release);
             client.opened.fetch_add(1, std::memory_order_relaxed);
             if (!all.said.exchange(true)) {
@@ -146,6 +146,7 @@ int drain(Engine& all, Client& client) {
         }
         run_record(all, client, record, now);
         client.queue.pop();
+        client.left_ns = now;
         ++given;
         if (const std::uint64_t awaited = client.awaited.load(); awaited != 0 && awaited <= number) rouse(client);
     }

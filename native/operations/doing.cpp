@@ -54,6 +54,7 @@ Doing::Doing(const Call& made, Client& client, const Calls& calls, Kind kind, CU
         const int other = work_.stream->queued_by.load(kRelaxed) & 15;
         if (other != client.index) wait_until_done(all.all[other], all.all[other].queue.written(), true);
     }
+    await_orderer(client, work_.stream);
     gives(all, work_.stream, per_thread);
 }
 

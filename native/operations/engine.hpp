@@ -110,6 +110,7 @@ struct Client {
     std::int64_t guess_ns;               // how long its kernels took of which nothing is known; 0: none was seen yet
     std::int64_t flew_ns;   // since when something of it may have been in flight all the time; 0: nothing was
     std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
+    std::int64_t left_ns;   // when something last left its queue; the dispatcher's alone
     std::atomic<std::int32_t> per_thread;  // a thread that uses its own default stream; -1: several do
     Spin metering;
     std::atomic<bool> mixes;  // its default stream was left behind, and ordered with such threads' own
@@ -433,6 +434,7 @@ void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
 void order_with_default(Client& client, Stream& stream, const Calls& calls);
+void await_orderer(const Client& client, const Stream* stream);  // what it has queued, before it is taken over
 void take_over(Client& client, Stream& stream);
 void order_unknown(Owed Engine::* given);
 void gave_ordered(Stream* stream);

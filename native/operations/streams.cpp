@@ -353,6 +353,13 @@ void order_with_default(Client& client, Stream& stream, const Calls& calls) {
     }
 }
 
+void await_orderer(const Client& client, const Stream* stream) {
+    const int by = stream != nullptr ? stream->ordered_by.load(std::memory_order_acquire) : kNobody;
+    if (by == kNobody || by == client.index) return;
+    Client& other = here().all[by & 15];
+    wait_until_done(other, other.queue.written(), true);
+}
+
 // Another client gives work to it: from now on it is in order with that one's default stream, and all else was before.
 void take_over(Client& client, Stream& stream) {
     Engine& all = here();
@@ -445,6 +452,7 @@ Stream* order_flushed(Client& client, const Calls& calls, CUstream stream) {
 
 Stream* order_default(Client& client, const Calls& calls, CUstream stream) {
     Stream* there = entry_of(here(), client, calls, stream, kNobody);
+    await_orderer(client, there);
     gives(here(), there, false);
     order(client, there, calls);
     return there;

@@ -115,7 +115,22 @@ fails(lambda: cu.cuCtxSynchronize(), E.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 fails(lambda: cu.cuEventQuery(event), E.CUDA_ERROR_CAPTURED_EVENT, record)
 fails(lambda: cu.cuEventSynchronize(event), E.CUDA_ERROR_CAPTURED_EVENT, record)
 fails(lambda: cu.cuStreamWaitEvent(a, before, 0), E.CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
-fails(lambda: cu.cuEventQuery(before), E.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, mode=GLOBAL)
+# Nor may be asked for anything else, or made in order, unless the capture is relaxed.
+unsafe = {
+    "event": lambda: cu.cuEventQuery(before),
+    "wait for event": lambda: cu.cuEventSynchronize(before),
+    "stream": lambda: cu.cuStreamQuery(b),
+    "wait for stream": lambda: cu.cuStreamSynchronize(b),
+    "default stream": lambda: cu.cuStreamQuery(0),
+    "wait for default stream": lambda: cu.cuStreamSynchronize(0),
+    "memory": lambda: cu.cuMemAllocAsync(4096, b),
+}
+for name, call in unsafe.items():
+    for mode in (GLOBAL, LOCAL):
+        fails(call, E.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, mode=mode)
+    ok(cu.cuStreamBeginCapture(a, RELAXED))
+    ok(call())
+    ok(cu.cuStreamEndCapture(a))
 # Another thread may ask, unless a capture is global and the thread does not say that it may.
 asked = []
 def ask(mode):

@@ -9,10 +9,13 @@ import pytest
 from tests.native.guests import Guests
 from tests.native.test_operations import QUEUED, environment
 
+UNSUPPORTED, INVALIDATED = 900, 901  # what captures are
+
 SEEN = {
     "stopped": [f"{QUEUED}", "5", "1"],
-    "global": [f"{QUEUED}", "5", "2 nodes"],
-    "local": [f"{QUEUED}", "5", "2 nodes"],
+    "relaxed": [f"{QUEUED}", "5", "2 nodes"],
+    "global": [f"{UNSUPPORTED}", f"{INVALIDATED}", "5"],
+    "local": [f"{UNSUPPORTED}", f"{INVALIDATED}", "5"],
     "implicit": ["1 nodes", f"{QUEUED}", "5"],
     "started": ["5", "6", "7"],
     "joined": ["5", "6", "7", "8"],

@@ -114,5 +114,6 @@ def test_a_client_without_proc(guests: Guests, words: tuple[str, ...]) -> None:
     bare = run(guests.environment(PLAIN="1"))
     if "unshare" in bare.err or "mount" in bare.err:
         pytest.skip("nothing can be mounted here")
-    assert run(page(guests, path, 1)) == bare
+    done = run(page(guests, path, 1))
+    assert (done.code, done.err, done.lines[-1:]) == (bare.code, bare.err, bare.lines[-1:])  # the first may be early
     assert bare.code == 0

@@ -42,6 +42,10 @@ def test_threads_of_a_client_keep_the_order_with_its_default_stream(guests: Gues
     assert guests.lines("operations-states", "threads", env=env) == ["opened 1"] * 2
 
 
+def test_a_stream_that_is_handed_on_comes_after_what_was_queued_in_order_with_it(guests: Guests) -> None:
+    assert both(guests, "handed") == ["word 5"]
+
+
 def test_an_event_that_is_captured_is_none_of_what_is_queued(guests: Guests) -> None:
     assert both(guests, "captured") == ["waits 0", "captures 1", "ended 0"]
 

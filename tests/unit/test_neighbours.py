@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 
+from runlist import byte_lock
 from runlist.daemon.gpu.neighbours import Neighbours
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -32,6 +34,20 @@ def test_who_wants_one_beside_another_goes_without(shared: list[Path]) -> None:
     assert other.may_have_tiny(False)
     assert one.changed()
     assert one.alone
+
+
+def test_who_keeps_others_from_the_lock_has_nobody_alone(shared: list[Path]) -> None:
+    """Else a stranger could have the tasks of two daemons stop each other."""
+    one, other = Neighbours(shared, GPU), Neighbours(shared, GPU)
+    with shared[-1].open("r+b") as stranger:
+        assert byte_lock.lock(stranger.fileno(), zlib.crc32(GPU.encode()))
+        for each in (one, other):
+            assert not each.may_have_tiny(True)
+            assert not each.changed()
+    assert one.changed()
+    assert one.alone
+    assert not other.changed(), "which has the lock by now"
+    assert other.may_have_tiny(False)
 
 
 def test_one_that_ends_however_leaves_the_others_alone(shared: list[Path]) -> None:

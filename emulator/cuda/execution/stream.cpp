@@ -159,6 +159,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return no_such_stream(handle);
     EMULATOR_TRY(allow_query(*stream));
+    EMULATOR_TRY(allow_unsafe_call());
     return synchronize(driver, *stream->context, stream->last(), guard);
 }
 
@@ -167,6 +168,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return no_such_stream(handle);
     EMULATOR_TRY(allow_query(*stream));
+    EMULATOR_TRY(allow_unsafe_call());
     return query(driver, *stream->context, stream->last());
 }
 

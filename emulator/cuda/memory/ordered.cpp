@@ -23,6 +23,7 @@ CUresult allocate_in_order(Driver& driver, Context& context, CUdeviceptr* addres
         if (result == CUDA_SUCCESS) *address = reserved;
         return result;
     }
+    EMULATOR_TRY(allow_unsafe_call());
     EMULATOR_TRY(context_error(driver, context));
     std::uint64_t made = 0;
     EMULATOR_TRY(allocate_from(driver, pool, *stream, bytes, made));

@@ -341,6 +341,12 @@ def _status_of(text: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.split("\n") if line)}
 
 
+def has_other_pids(pid: int) -> bool:
+    """Whether a process is in a pid namespace below ours, and so knows processes by other ids."""
+    ours, theirs = (len(_status(each).get("NSpid", "").split()) for each in (os.getpid(), pid))
+    return theirs > ours
+
+
 def capable(capability: int) -> bool:
     """Whether this process has a capability in force, by its number."""
     return bool(int(_status(os.getpid())["CapEff"], 16) >> capability & 1)

@@ -103,11 +103,20 @@ static void asks_and_sees(void) {
 }
 
 /* The same while another stream captures what it is given. */
-static void captures(CUstreamCaptureMode mode) {
-    begins_capture(CU_STREAM_NON_BLOCKING, mode);
+static void relaxed(void) {
+    begins_capture(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
     fills(memory, 8, capturing);
     asks_and_sees();
     ends_capture();
+}
+
+/* Nothing may be asked beside these: the capture fails, as the program sees at its end. */
+static void strict(CUstreamCaptureMode mode) {
+    CUgraph graph;
+    begins_capture(CU_STREAM_NON_BLOCKING, mode);
+    printf("%d\n", cuStreamQuery(NULL));
+    printf("%d\n", cuStreamEndCapture(capturing, &graph));
+    sees(beside);
 }
 
 /* The same where a stream captures that the default stream must not come beside. */
@@ -438,8 +447,9 @@ static void late(bool stops_it) {
 int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
     if (!strcmp(act, "stopped")) stopped();
-    if (!strcmp(act, "global")) captures(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    if (!strcmp(act, "local")) captures(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    if (!strcmp(act, "relaxed")) relaxed();
+    if (!strcmp(act, "global")) strict(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    if (!strcmp(act, "local")) strict(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     if (!strcmp(act, "implicit")) implicit();
     if (!strcmp(act, "started")) started();
     if (!strcmp(act, "joined")) joined();

@@ -97,6 +97,30 @@ static void threads(void) {
     late_in(blocking, NULL);
 }
 
+static void* copies_from(void* stream) {
+    is_client(2);
+    MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, stream));
+    MUST(cuStreamSynchronize(stream));
+    return NULL;
+}
+
+/* A stream that another client used so far comes after what that one has queued for its default stream. */
+static void handed(void) {
+    CUstream blocking;
+    pthread_t thread;
+    buffers();
+    MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    fills(memory, 1, blocking);
+    fills(memory, 1, NULL);
+    MUST(cuCtxSynchronize());
+    const CUstream first = busy_for_a_while();
+    fills(memory, 5, NULL);
+    MUST(pthread_create(&thread, NULL, copies_from, blocking));
+    MUST(pthread_join(thread, NULL));
+    printf("word %u\n", word_of(second));
+    idle_again(first);
+}
+
 /* An event that is recorded in a capture belongs to it, also where its record before is still queued. */
 static void captured(void) {
     CUstream side, joins;
@@ -231,6 +255,7 @@ int main(int count, char** words) {
     if (strcmp(words[1], "shared") == 0) shared();
     if (strcmp(words[1], "streams") == 0) streams();
     if (strcmp(words[1], "threads") == 0) threads();
+    if (strcmp(words[1], "handed") == 0) handed();
     if (strcmp(words[1], "captured") == 0) captured();
     if (strcmp(words[1], "beside") == 0) beside();
     if (strcmp(words[1], "lands") == 0) lands();

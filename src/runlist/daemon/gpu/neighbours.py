@@ -26,18 +26,18 @@ class Neighbours:
         self._path = paths[-1] if paths else None
         self._byte = zlib.crc32(gpu.encode())
         self._file: int | None = None
-        self._wants = False
+        self._wants = self._has = False
 
     def may_have_tiny(self, wants: bool) -> bool:
         """Say whether a task of ours is to have a slice shorter than a switch; returns whether one may."""
-        self.alone = True
+        self._wants, self.alone = wants, True
         with contextlib.suppress(OSError):
-            if wants != self._wants:
-                if not byte_lock.lock(self._opened(), self._byte, byte_lock.READ if wants else byte_lock.NONE):
-                    return self.alone
-                self._wants = wants
-            if wants:
-                self.alone = not byte_lock.in_the_way(self._opened(), self._byte)
+            if wants != self._has and byte_lock.lock(
+                self._opened(), self._byte, byte_lock.READ if wants else byte_lock.NONE
+            ):
+                self._has = wants
+            if wants:  # who is kept from the lock is not seen by others, nor sees them
+                self.alone = self._has and not byte_lock.in_the_way(self._opened(), self._byte)
         return self.alone
 
     def changed(self) -> bool:
@@ -49,7 +49,7 @@ class Neighbours:
         """Let go of the file."""
         if self._file is not None:
             os.close(self._file)
-            self._file, self._wants = None, False
+            self._file, self._wants, self._has = None, False, False
 
     def _opened(self) -> int:
         """The file's descriptor. Raises OSError."""

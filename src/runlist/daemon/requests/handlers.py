@@ -28,6 +28,7 @@ from runlist.errors import ExitCode, NoPermissionError, RunlistError, UsageError
 from runlist.planes.interface import Borrower
 from runlist.policies import PolicySpec, look_at_policy
 from runlist.proc.exhaustion import passes
+from runlist.proc.process import has_other_pids
 from runlist.version import __version__
 
 PIECE_S = 0.001
@@ -65,6 +66,7 @@ class Handlers:
     async def answer(self, message: wire.Message) -> wire.Message:
         """Do what a request asks; never raises."""
         try:
+            message = self._as_meant(message)
             return await _HANDLERS[type(message)](self, message)
         except RunlistError as error:
             return _failure(str(error), error.exit_code)
@@ -76,6 +78,16 @@ class Handlers:
                 return _failure(f"the daemon has no room for this ({error or 'no memory'}): try again", ExitCode.FAILED)
             _log.exception("a request failed in the daemon")
             return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
+
+    def _as_meant(self, message: wire.Message) -> wire.Message:
+        """A request by the ids that processes have here. Raises UsageError where those of the peer are others, and it
+        is not about the peer itself.
+        """
+        if not isinstance(message, _ABOUT_A_PROCESS) or (self._pid and not has_other_pids(self._pid)):
+            return message
+        if isinstance(message, wire.Launch) and self._pid:
+            return msgspec.structs.replace(message, pid=self._pid)
+        raise UsageError("process ids are others here than where the daemon runs: give this command there")
 
     async def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
         manager = self._manager
@@ -194,6 +206,9 @@ class Handlers:
         """A policy file is code that runs in the daemon, with the daemon's rights."""
         if self._uid not in (0, os.geteuid()):
             raise NoPermissionError(f"only root and the daemon's own user may {what}")
+
+
+_ABOUT_A_PROCESS = (wire.Attach, wire.Launch, wire.Detach, wire.Change, wire.Suspend, wire.Resume)
 
 
 def _failure(message: str, code: ExitCode) -> wire.Failure:

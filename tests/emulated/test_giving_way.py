@@ -30,6 +30,7 @@ STEPPED = ("--steps", "100", "--gap-us", "500", "--period-ms", "400", "--rounds"
 """Requests of a tenth of a second and more, with a synchronisation after each kernel."""
 ENDLESS = ("--steps", "100000", "--gap-us", "500", "--rounds", "1000")
 """One request that outlasts any test."""
+SPINNER = ("--steps", "1000000", "--gap-us", "1", "--kernel-us", "1")
 GPU_BOUND = ("--steps", "20", "--gap-us", "100", "--period-ms", "300", "--closed", "--rounds", "20000")
 HOST_BOUND = ("--steps", "1000", "--host-us", "500", "--period-ms", "1", "--rounds", "200")
 KEPT_OFF = "kept off by a request"
@@ -97,6 +98,16 @@ def test_the_background_is_off_for_requests_and_on_between(
     # The daemon may hear of the last request a moment later.
     wait_for(lambda: all(task.enabled for task in look(daemon, batch.pid, 0.5)), "the batch job to stay on")
     assert batch.quit()["correct"]
+
+
+def test_beside_a_request_that_never_ends_the_background_has_its_breaks_and_it_is_named(
+    daemon: Daemon, batch: WorkloadProcess, service: Service
+) -> None:
+    use(daemon, "request")
+    program = service(*SPINNER)
+    wait_for(lambda: task_of(daemon, batch.pid).timeslice_us == 2_000, "slices for the breaks")
+    assert "its request does not end" in task_of(daemon, program.ready["pid"]).why
+    works(batch)
 
 
 def test_slices_of_the_background_are_long_where_that_was_asked_for(

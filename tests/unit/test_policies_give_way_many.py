@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runlist.model import Activity, Appear, Task, TaskClass, Usage, Used, Vanish
+from runlist.model import Activity, Appear, Busy, Task, TaskClass, Usage, Used, Vanish
 from runlist.policies.parts.give_way import GiveWay, Way
-from tests.unit.test_policies_give_way import task
+from tests.unit.test_policies_give_way import Gpu, task
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 STEP_S = 0.01
@@ -130,3 +130,25 @@ def test_who_waits_too_often_for_slices_in_turns_has_them_ever_more_seldom() -> 
     several.doing[2] = (0, 0.0, 0)
     several.work(16)
     assert several.part.way is Way.SLICE
+
+
+@pytest.mark.parametrize(("silent_has", "way"), [(30, Way.REQUEST), (900, Way.SWITCH)])
+def test_beside_one_that_does_not_tell_another_has_the_gpu_for_its_requests_while_that_one_costs_little(
+    silent_has: float, way: Way
+) -> None:
+    """It finds the background on, as by switch, or off."""
+    gpu, silent, last = Gpu(tells=True), task(3, LATENCY), 0
+    for step in range(2_000):
+        gpu.now += 1e-3
+        if step % 3 == 0:
+            gpu._use(gpu.manner.off_until is None, 1e-3, 2.5e-3, 0.0)
+        more = int(gpu.now * silent_has) - last if last else 0
+        last = int(gpu.now * silent_has)
+        usage = gpu.background.usage
+        silent = replace(silent, usage=Usage(silent.usage.held_s + 0.1e-3 * more, silent.usage.turns + more))
+        gpu.background = replace(gpu.background, usage=Usage(usage.held_s, usage.turns + more))
+        gpu.part.on_event(Used({gpu.key: 1e-3, silent.key: 0.1e-3}), gpu.now)
+        gpu.manner = gpu.part.manner([gpu.foreground, silent], [gpu.background], gpu.now)
+        if step == 300:
+            gpu.part.on_event(Busy(gpu.key), gpu.now)
+    assert gpu.part.way is way

@@ -14,15 +14,17 @@ between two waits, and pause meanwhile.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
-from runlist.model import Appear, Busy, Event, GivingWay, Idle, Task, TaskClass, TaskKey, Used, Vanish
+from runlist.model import Appear, Busy, Event, GivingWay, Idle, Report, Task, TaskClass, TaskKey, Used, Vanish
 from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.requests import Requests
 from runlist.policies.parts.rest import LONGEST_S, Rest
+from runlist.policies.parts.tail import Tail
 from runlist.policies.parts.turns import TURN_US
 from runlist.policies.parts.window import NOTHING, SWITCH_S, WAITS_BELOW, WINDOW_S, Window, can_be_watched, window_of
 
@@ -32,7 +34,8 @@ CONTROLS_S = 1.2e-3
 TRIAL_S = 0.1
 """The same of the first slices, and of newcomers: what falls behind is late by as much as that takes to see."""
 EARLY_S = 0.025
-"""So soon it shows that the GPU is full up. Nothing is gained then by counting for longer."""
+"""So soon it shows that the GPU is full up, or who waits for each piece. Nothing is gained then by counting for longer.
+"""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -48,10 +51,18 @@ part of one. Time in which nobody works counts as well: the budget is a part of 
 """
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+BREAK_US = 2_000
+"""Slices between the parts of a request that does not end, as by default sharing: by tiny ones the background has
+nothing of its breaks beside who launches and waits without a pause.
+"""
 WORTH_BEGINNING = 2.0
 """Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2
 """So many windows in a row in which requests, or slices, do not fit are no chance."""
+OFTEN_S, OFTEN, OFTEN_BEHIND = 8.0, 2, 3
+"""In so many seconds another way than by switch is chosen so often, once more for who falls behind: programs of several
+kinds may work by turns, and each fits another way.
+"""
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
@@ -73,6 +84,8 @@ AIMED_AT = 0.75
 H200: the batch job has 0.855 of its rate by all of the budget, and 0.89 by 0.6 of it, but the p99 is 1.17 of that alone
 then, not 1.04).
 """
+NEAR = 0.9
+"""A p99 beyond this part of its target is in danger: slices end before the background loses time for that."""
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
 
@@ -121,15 +134,19 @@ class GiveWay:
         self._asked = asked
         self._budget = budget
         self._seen = NOTHING  # the last window
+        self._asked_at = -NEVER
         self._slice_us = FIRST_SLICE_US
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
         self._opened, self._ends, self._is_open, self._worth_a_look = -NEVER, -NEVER, False, False  # the window
-        self._early = False  # whether it ends early if the GPU is full up
+        self._early = False  # whether it ends early if enough shows
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
         self._known: set[TaskKey] = set()  # of the foreground at any time
         self._requests = Requests()
+        self._tails: dict[TaskKey, Tail] = {}  # of those that report
+        self._targets: dict[TaskKey, float] = {}
+        self._judged = -NEVER
         self._start_afresh()
 
     def _start_afresh(self) -> None:
@@ -139,14 +156,18 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._no_slices = Rest(IN_VAIN_S)  # for who came to wait too often for them
+        self._no_slices_late = Rest(LOOK_S)  # for who has a target that was in danger beside them
         self._no_slices_untold = Rest(LOOK_S)  # for who was found to wait for each piece beside them, and does not tell
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._fast = NOTHING  # the last window at tiny slices
+        self._at_first = NOTHING  # the first one at longer ones
         self._counted = 0.0  # how much of what is to be known by now is: the next two are to be divided by it
         self._demand = 0.0  # what switches cost beside slices, times how long these and a switch are
         self._waits_cost = 0.0  # what switches for waits cost
         self._off = 0.0  # for which part of the time the background was off for requests
         self._doubts = 0  # windows in a row in which the way did not fit
+        self._wished = NEVER  # since when, after the last change, another one fits
+        self._chosen: deque[float] = deque(maxlen=OFTEN_BEHIND)  # when another way than by switch was
         self._listens = False  # to requests, before the background gives way to them
 
     def on_event(self, event: Event, now: float) -> bool:
@@ -155,8 +176,12 @@ class GiveWay:
             self._requests.begins(event.key, now)
         elif isinstance(event, Idle):
             self._requests.ends(event.key, now)
+        elif isinstance(event, Report):
+            if event.key in self._targets:
+                self._tails.setdefault(event.key, Tail()).add(event.latency_s, now)
         elif isinstance(event, Vanish):
             self._requests.drop(event.key, now)
+            self._tails.pop(event.key, None)
             self._known.discard(event.key)
             self._foreground -= {event.key}
             if not self._known:  # the background may have gone with the last one: then nobody asks
@@ -179,6 +204,8 @@ class GiveWay:
     ) -> Manner:
         """What the background is to do now. Tasks `asked` for it to be off before they begin, each until a time."""
         asked = {} if asked is None else asked
+        self._asked_at = now
+        self._judge(foreground, now)
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
             self._foreground, self._seen, self._before = frozenset(), NOTHING, {}
@@ -197,8 +224,13 @@ class GiveWay:
         # Nobody goes off for requests that are only listened to; for announcements of them, yes.
         unhurried = frozenset(watch if self.way is Way.SWITCH else ())
         at_once = self.way is not Way.SLICE and off_until is None and not self._requests.in_break(now)
-        turn_us = self._given_us if self.way is Way.SLICE else TURN_US
+        turn_us = self._given_us if self.way is Way.SLICE else BREAK_US if self._shares_breaks else TURN_US
         return Manner(turn_us, off_until, min(look, again), watch, unhurried, at_once)
+
+    @property
+    def _shares_breaks(self) -> bool:
+        """Whether a request does not end, and is none of many that are taken for one."""
+        return self.way is Way.REQUEST and not self._requests.endless.isdisjoint(self._seen.restless)
 
     def told(self) -> GivingWay | None:
         """The way in force, as data; None where nobody gives way."""
@@ -208,12 +240,13 @@ class GiveWay:
 
     def why(self) -> str:
         """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
+        full = self._seen.held + self._seen.cost >= NEARLY_ALWAYS
         ways = {
-            Way.SWITCH: "gives way at each launch",
+            Way.SWITCH: "gives way at each launch" + NEEDS_A_CAP * full,
             Way.REQUEST: "is off for each request" + NEEDS_A_CAP * (self._off >= NEARLY_ALWAYS),
             Way.SLICE: f"has slices of {self._given_us / 1e3:.2g} ms",
         }
-        says = self._foreground and (self.way is not Way.SWITCH or self._seen.cost >= WORTH_SAYING)
+        says = self._foreground and (self.way is not Way.SWITCH or full or self._seen.cost >= WORTH_SAYING)
         return f"{ways[self.way]}, switches cost {100 * self._seen.cost:.0f} %" if says else ""
 
     def why_of(self, key: TaskKey) -> str:
@@ -222,6 +255,8 @@ class GiveWay:
             return "said that it was busy, and did not want the GPU: its requests do not count for a minute"
         if key not in self._foreground or not (why := self.why()):
             return ""
+        if self._requests.is_endless(key, self._asked_at):
+            why += "; its request does not end"
         if self._seen.waits is None:
             return f"the background {why}"
         return f"waits for the GPU in {100 * self._seen.waits:.0f} % of its work: the background {why}"
@@ -249,8 +284,9 @@ class GiveWay:
         works, begins = self._worth_a_look, not self._is_open
         if self._is_open:
             window = window_of(foreground, background, self._before, now - self._opened)
-            if self._early and not window.full_up:
-                self._ends, self._early = self._opened + WINDOW_S, False
+            in_slices = self.way is Way.SLICE
+            if self._early and not (window.is_piecewise(self._fast) if in_slices else window.full_up):
+                self._ends, self._early = self._opened + (TRIAL_S if in_slices else WINDOW_S), False
                 return
             self._conclude(window, now)
             works = window.gaps > 0 or self._requests.any_busy
@@ -259,9 +295,26 @@ class GiveWay:
         self._foreground = frozenset(task.key for task in foreground)
         self._before = {task.key: task for task in (*foreground, *background)}
         self._opened, self._is_open, self._worth_a_look = now, works, False
-        self._early = self.way is Way.SWITCH and (begins or self._listens)
         first_slices = self.way is Way.SLICE and now == self._since
-        self._ends = now + (EARLY_S if self._early else TRIAL_S if first_slices else WINDOW_S)
+        self._early = first_slices or (self.way is Way.SWITCH and (begins or self._listens))
+        self._ends = now + (EARLY_S if self._early else WINDOW_S)
+
+    def _judge(self, foreground: Sequence[Task], now: float) -> None:
+        """End slices beside which a target is in danger. Its layer may stop the background by then, so that there is no
+        window any more.
+        """
+        targets = {task.key: task.target_p99_us for task in foreground if task.target_p99_us is not None}
+        if targets != self._targets:
+            self._targets, self._no_slices_late = targets, Rest(LOOK_S)
+        if self._asked != AUTO or self.way is not Way.SLICE or not reached(self._judged + WINDOW_S, now):
+            return
+        self._judged = now
+        if any(
+            (tail := self._tails.get(key)) is not None and tail.exceeds(NEAR * target_us / 1e6, now, self._since)
+            for key, target_us in targets.items()
+        ):
+            self._no_slices_late.begin(now)
+            self.way, self._since, self._doubts, self._wished, self._is_open = Way.SWITCH, now, 0, NEVER, False
 
     def _conclude(self, window: Window, now: float) -> None:
         self._seen = window
@@ -276,16 +329,27 @@ class GiveWay:
             Way.SLICE: self._from_slice,
         }
         chosen = choose[self.way](window, now)
+        if chosen not in (self.way, Way.SWITCH):
+            self._wished = min(self._wished, now)
+            if self._too_often(window, now):
+                chosen = Way.SWITCH
+            else:
+                self._chosen.append(now)
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look.begin(now)
-                if now - self._since >= IN_VAIN_S:
+                if self._wished - self._since >= IN_VAIN_S:
                     self._stays_s = 0.0
                 elif self._gave_up:
                     self._stays_s = min(max(STAYS_S, 2 * self._stays_s), LONGEST_S)
             if chosen is not Way.REQUEST:
                 self._requests.clear()
-            self.way, self._since, self._doubts = chosen, now, 0
+            self.way, self._since, self._doubts, self._wished = chosen, now, 0, NEVER
+
+    def _too_often(self, window: Window, now: float) -> bool:
+        """Whether another way than by switch was chosen so often of late that none is now."""
+        lately = sum(not reached(at + OFTEN_S, now) for at in self._chosen)
+        return lately >= (OFTEN_BEHIND if window.falls_behind else OFTEN)
 
     def _from_switch(self, window: Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
@@ -295,56 +359,64 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            may_try = self._no_slices.over(now) and self._no_slices_untold.over(now)
+            rests = (self._no_slices, self._no_slices_untold, self._no_slices_late)
+            may_try = all(rest.over(now) for rest in rests)
             may_have = surely and may_try and _has_slices(window, WORTH_BEGINNING)
             return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
         rose_again = window.falls_behind and now - self._since >= IN_VAIN_S
         may_ask = (self._no_requests.over(now) or rose_again) and self._deaf.over(now)
-        if window.cost < WORTH_ASKING or not window.told or not may_ask:
+        if window.told_cost < WORTH_ASKING or not may_ask:
             return Way.SWITCH
         if not listened:
             self._listens = True
             return Way.SWITCH
-        pays = 0 < begun * CONTROLS_S <= window.cost * window.length_s
+        pays = 0 < begun * CONTROLS_S <= window.told_cost * window.length_s
         waits = window.falls_behind or window.waited_s >= FULL * busy_s
-        if pays and waits and _lost(window, begun, busy_s) <= MOST_LOST * window.cost:
+        if pays and waits and _lost(window, begun, busy_s) <= MOST_LOST * window.told_cost:
             return Way.REQUEST
         self._deaf.begin(now)
         return Way.SWITCH
 
     def _from_request(self, window: Window, now: float) -> Way:
-        """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
+        """As long as those that tell wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
         self._off = busy_s / window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         if self._fast.full_up and not _has_slices(window):
             host_bound = False  # so it seems while the background is off: by switch it falls behind
-        switches = self._fast.cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
+        switches = self._fast.told_cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
         most = MOST_LOST if window.waited_s >= STILL_FULL * busy_s else AS_MUCH
         # A long wait is told at its end.
         worth = window.waits is None or _lost(window, begun, busy_s) <= most * switches
-        fits = window.told and not host_bound and worth and window.cost <= 2 * self._budget
+        # What the others cost is as it was by switch: beyond the budget something else may fit them.
+        fits = not host_bound and worth and window.cost <= (1 + window.told) * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
         self._no_requests.begin(now)
         self._fast = NOTHING  # it was before the requests
-        return Way.SLICE if host_bound and _has_slices(window) else Way.SWITCH
+        return Way.SLICE if host_bound and _has_slices(window) and self._no_slices_late.over(now) else Way.SWITCH
 
     def _from_slice(self, window: Window, now: float) -> Way:
-        if now - self._since < WINDOW_S and window.is_piecewise(self._fast):
-            self._no_slices_untold.begin(now)
-            return Way.SWITCH
         slice_s = self._given_us / 1e6
+        if now - self._since < WINDOW_S:
+            self._at_first = window
+            if window.is_piecewise(self._fast) or window.is_as(self._fast):
+                self._no_slices_untold.begin(now)
+                return Way.SWITCH
+        held_back = window.is_held_back(slice_s, self._at_first)
         bound = window.gaps > 0 and window.is_gpu_bound(slice_s) and window.is_held_up(slice_s)
         waits_often = not _has_slices(window)
         # Who has slices may be idle in one window, and others not: they are no reason, unless they fall behind.
-        self._doubts = self._doubts + 1 if bound or waits_often else 0
+        self._doubts = self._doubts + 1 if bound or waits_often or held_back else 0
         surely = window.busy > KEEPS_UP or self._doubts >= MOST_DOUBTS
         self._gave_up = bound and surely and now - self._since >= self._stays_s
         if waits_often and surely:
             self._no_slices.begin(now)
+            return Way.SWITCH
+        if held_back and surely:
+            self._no_slices_untold.begin(now)
             return Way.SWITCH
         if self._gave_up:
             return Way.SWITCH

@@ -19,6 +19,8 @@ IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
 
 MOST_OFF_S, BREAK_S = 0.1, 0.005
 """A request keeps the background off for so long at a time. Then it runs, at tiny slices, for the second."""
+ENDLESS_S = 1.0
+"""A request that lasts for so long does not end, as far as others are concerned."""
 WANTED = 0.2
 """Whoever says that it is busy, and in a break did not want the GPU for that part of it, lied."""
 
@@ -28,7 +30,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._idle_s: dict[TaskKey, float] = {}
-        self._busy: set[TaskKey] = set()
+        self._busy: dict[TaskKey, float] = {}  # since when
         self._ended: dict[TaskKey, float] = {}
         self._begun, self._busy_s, self._busy_since = 0, 0.0, -NEVER
         self._calm: Counter[TaskKey] = Counter()
@@ -38,6 +40,7 @@ class Requests:
         self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
         self._at_off: dict[TaskKey, Usage] = {}  # of all, when the background went off
         self._seen: dict[TaskKey, Usage] = {}  # of all, when it was last asked
+        self.endless: frozenset[TaskKey] = frozenset()  # of those for which the background is off
         self._liars = Liars()
 
     @property
@@ -48,7 +51,7 @@ class Requests:
         """A request begins, or goes on after a pause that was taken for its end."""
         if not self._busy:
             self._busy_since = now
-        self._busy.add(key)
+        self._busy.setdefault(key, now)
         self._begun += 1
         self._calm[key] += 1
         if now - self._ended.get(key, -NEVER) < FALSE_END_S:
@@ -63,7 +66,7 @@ class Requests:
     def ends(self, key: TaskKey, now: float) -> None:
         """The program is idle."""
         self._settle(now)
-        self._busy.discard(key)
+        self._busy.pop(key, None)
         self._ended[key] = now
 
     def appears(self, task: Task, now: float) -> None:
@@ -78,7 +81,7 @@ class Requests:
         if key in self._busy and (unwanted or key in self._break):
             self._liars.lied(key, now)
         self._liars.drop(key, now)
-        self._busy.discard(key)
+        self._busy.pop(key, None)
         for each in (self._idle_s, self._calm, self._ended, self._break, self._at_off, self._seen):
             each.pop(key, None)
 
@@ -96,7 +99,7 @@ class Requests:
 
     def keep(self, watched: Container[TaskKey]) -> None:
         """Of nobody else will it be told when they are idle."""
-        self._busy = {key for key in self._busy if key in watched}
+        self._busy = {key: since for key, since in self._busy.items() if key in watched}
 
     def take(self, now: float) -> tuple[int, float]:
         """How many requests began since the last call, and for how many seconds there were any."""
@@ -124,6 +127,7 @@ class Requests:
         self._liars.forgive(now)
         asked = {key: until for key, until in asked.items() if key not in self._liars and not reached(until, now)}
         busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
+        self.endless = frozenset(task.key for task in busy if self.is_endless(task.key, now))
         if not (busy or asked) or not reached(self._break_ends, now):
             self._lets_on(now)
             return None, self._break_ends if busy or asked else NEVER
@@ -142,6 +146,10 @@ class Requests:
         keys = asked.keys() | {task.key for task in busy}
         self._break = {task.key: task.usage for task in foreground if task.key in keys}
         return None, self._break_ends
+
+    def is_endless(self, key: TaskKey, now: float) -> bool:
+        """Whether a task's request lasts for longer than others can wait."""
+        return reached(self._busy.get(key, NEVER) + ENDLESS_S, now)
 
     def in_break(self, now: float) -> bool:
         """Whether the background runs now, although somebody is busy."""

@@ -21,6 +21,8 @@ background has next to nothing.
 """
 BEHIND = 0.85
 """A program that also waits or launches for more than this part of the time is late by ever more."""
+HARDLY = 0.2
+"""A program that waits for the GPU for less than this part of the time is not worth all of it."""
 SLOWED = 0.5
 """A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
 a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
@@ -30,7 +32,7 @@ WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
 it is not any more."""
 NOTICED = 0.2
 """Slices below this part of what a program waits for do not matter to it: each of its waits is longer by one."""
-ENOUGH, FEWER, MORE = 20, 0.8, 1.1
+ENOUGH, FEWER, MORE = 20, 0.8, 1.2
 """So many pauses tell something. With fewer than this part of them, who launches ahead does more at a time by this."""
 HELD_UP = 0.75
 """A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
@@ -40,8 +42,9 @@ class Window(msgspec.Struct, frozen=True):
     """What happened in a window of `length_s`. Per second: how often the foreground paused and the background was
     switched in, for how long the foreground had the GPU, and, 0 where it does not tell, for how long it waited for the
     GPU; of those that had some of the GPU also for how long they waited (`own_waited`) and launched, how often they
-    waited for what they had launched, and how much that was. `told` is whether all that had some can be watched,
-    `pressed` whether some of it has a latency to keep.
+    waited for what they had launched, and how much that was. `told` is the part of the foreground's turns that those
+    had who can be watched, `pressed` whether some of it has a latency to keep, `restless` who has no pauses, or hardly
+    waits for the GPU.
     """
 
     length_s: float = WINDOW_S
@@ -52,8 +55,9 @@ class Window(msgspec.Struct, frozen=True):
     launching: float = 0.0
     waiting: float = 0.0
     work: float = 0.0
-    told: bool = True
+    told: float = 1.0
     pressed: bool = False
+    restless: frozenset[TaskKey] = frozenset()
 
     @property
     def held_s(self) -> float:
@@ -87,9 +91,14 @@ class Window(msgspec.Struct, frozen=True):
         return self.gaps * SWITCH_S
 
     @property
+    def told_cost(self) -> float:
+        """The part that goes into those of programs whose requests can be seen."""
+        return self.told * self.cost
+
+    @property
     def full_up(self) -> bool:
         """Whether the foreground waits for the GPU, and leaves next to nothing of it."""
-        return self.is_gpu_bound(0.0) and self.cost + self.gaps * self.held_s >= FULL_UP
+        return self.is_gpu_bound(0.0) and self.taken(0.0) >= FULL_UP
 
     @property
     def falls_behind(self) -> bool:
@@ -100,6 +109,12 @@ class Window(msgspec.Struct, frozen=True):
     def spared(self) -> float:
         """The part of that which slices can spare: each wait takes a switch beside any."""
         return max(0.0, self.gaps - self.waiting) * SWITCH_S
+
+    def taken(self, slice_s: float) -> float:
+        """The part of the time that the foreground has, or waits for beside slices of the background where it always
+        wants the GPU.
+        """
+        return self.gaps * (self.held_s + SWITCH_S + slice_s)
 
     def by_slices(self, slice_s: float) -> float:
         """The part that these slices cost. The background is switched in after each of them while the foreground
@@ -116,12 +131,29 @@ class Window(msgspec.Struct, frozen=True):
             return self.waits >= WAITS_ABOVE
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
-    def is_piecewise(self, at_tiny: Window) -> bool:
-        """Whether the foreground has the GPU less often beside slices than it had it `at_tiny` ones, and does no more
-        at a time: so it waits for each piece, and falls behind. Only where it is not told how often it waits.
+    def is_piecewise(self, before: Window) -> bool:
+        """Whether the foreground has the GPU less often than `before`, beside shorter slices, and does no more at a
+        time: so it waits for each piece, and falls behind. Only where it is not told how often it waits.
         """
-        untold = self.waiting == 0 and self.gaps * self.length_s >= ENOUGH
-        return untold and self.gaps < FEWER * at_tiny.gaps and self.held_s < MORE * at_tiny.held_s
+        return self._untold and self.gaps < FEWER * before.gaps and self.held_s < MORE * before.held_s
+
+    def is_held_back(self, slice_s: float, at_first: Window) -> bool:
+        """Whether that is so beside these slices and those `at_first`, and it always wants the GPU: its load may have
+        changed since.
+        """
+        return self.taken(slice_s) >= FULL_UP and self.is_piecewise(at_first)
+
+    def is_as(self, at_tiny: Window) -> bool:
+        """Whether the foreground has the GPU as often beside slices as `at_tiny` ones, and does as much at a time. Then
+        they spare nothing, unless it wanted all of the GPU before. Only where it is not told how often it waits.
+        """
+        often = FEWER * at_tiny.gaps <= self.gaps <= at_tiny.gaps / FEWER
+        as_much = at_tiny.held_s / MORE < self.held_s < MORE * at_tiny.held_s
+        return self._untold and often and as_much and at_tiny.taken(0.0) < FULL_UP
+
+    @property
+    def _untold(self) -> bool:
+        return self.waiting == 0 and self.gaps * self.length_s >= ENOUGH
 
     def is_held_up(self, slice_s: float) -> bool:
         """Whether slices are a noticeable part of what the foreground waits for, as far as is known."""
@@ -141,21 +173,26 @@ def window_of(
         for side in (foreground, background)
     )
     held_s = waited_s = own_waited_s = launching_s = 0.0
-    told, waits, work = True, 0, 0
+    turns = told_turns = waits = work = 0
+    restless: set[TaskKey] = set()
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
         held_s += held
+        turns += task.usage.turns - then.usage.turns
+        told_turns += task.usage.turns - then.usage.turns if can_be_watched(task) else 0
         if task.activity is not None and then.activity is not None:
             # Anybody can write anything there: nobody counts for more than one that did nothing else.
             waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
             waited_s += waited
             if held > 0:
                 own_waited_s += waited
-                launching_s += min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
+                launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
+                launching_s += launching
+                if not HARDLY * length_s <= waited < BEHIND * length_s - launching:
+                    restless.add(task.key)
                 work += task.activity.work - then.activity.work
                 waits += max(0, task.activity.waits - then.activity.waits)
-        told &= held <= 0 or can_be_watched(task)
     return Window(
         length_s,
         gaps / length_s,
@@ -165,8 +202,9 @@ def window_of(
         launching_s / length_s,
         waits / length_s,
         work / length_s,
-        told,
+        told_turns / turns if turns > 0 else 1.0,
         pressed=any(task.target_p99_us is not None for task in foreground),
+        restless=frozenset(restless),
     )
 
 

@@ -113,10 +113,21 @@ def test_nvidias_own_specification_is_taken_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "kind: x", "[]", "{}", '{"devices": 3}', '{"devices": [{}]}', "[" * 100_000,
-                                  '{"devices": [{"name": "7", "containerEdits": {}}]}'])  # fmt: skip
+                                  '{"devices": [{"name": "7", "containerEdits": {}}]}',
+                                  *(json.dumps({"devices": [{"name": "0", "containerEdits": edits}]}) for edits in (
+                                      None, [], "x", {"deviceNodes": [{}]}, {"env": [1]}, {"env": {"a": 1}},
+                                      {"hooks": 5}, {"hooks": [5]}, {"mounts": "xx"}, {"mounts": [{}]})),
+                                  '{"devices": [{"name": "0", "containerEdits": {}}], "containerEdits": [1]}',
+                                  ])  # fmt: skip
 def test_what_is_no_specification_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="file: "):
         with_drivers(made(), text, "file")
+
+
+def test_a_version_that_is_none_changes_nothing() -> None:
+    for version in (None, "9" * 5000, "0.6.x", 7):
+        theirs = {"cdiVersion": version, "devices": [{"name": "0", "containerEdits": {"env": None}}]}
+        assert with_drivers(made(), json.dumps(theirs), "file")["cdiVersion"] == made()["cdiVersion"]
 
 
 def test_edits_of_both_are_there_once() -> None:
@@ -257,7 +268,12 @@ def test_the_command_writes_what_a_runtime_reads(commands: Commands, daemon: Dae
     assert "cannot be written" in commands.fails(1, "cdi", "generate", "--output", "/proc/none/a.json")
     assert "no others" in commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "etc" / "runlist"))
     assert os.listdir(tmp_path / "etc") == ["a.yaml"]
-    (tmp_path / "theirs.yaml").write_text("kind: nvidia.com/gpu\n")
+    theirs = "kind: nvidia.com/gpu\n"
+    (tmp_path / "theirs.yaml").write_text(theirs)
+    assert "take another name" in commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "theirs.yaml"))
+    assert (tmp_path / "theirs.yaml").read_text() == theirs
+    for _ in range(2):
+        commands.ok("cdi", "generate", "--output", str(tmp_path / "ours.json"))
     assert "--format=json" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "theirs.yaml"))
     (tmp_path / "binary").write_bytes(b"\xff")
     assert "binary: not UTF-8 text: name" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "binary"))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from runlist import files, interpreter, paths, trusted
-from runlist.errors import NotSupportedError
+from runlist.errors import NotSupportedError, UsageError
 from runlist.integrations.cdi import spec
+from runlist.integrations.kubernetes import names
 from runlist.planes.process.library import library
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as variables
@@ -52,11 +53,22 @@ def read(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a specification so that nobody reads half of it. It says what engines run as root: so it goes to no folder
-    whose owner could put another in its place. Raises RunlistError or OSError.
+    whose owner could put another in its place, and replaces nobody else's. Raises RunlistError or OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     trusted.check(path.parent)
+    if _is_anothers(path):
+        raise UsageError(f"{path} is there, and none of {names.CDI_KIND}: take another name, or remove it")
     files.replace(path, text.encode())
+
+
+def _is_anothers(path: Path) -> bool:
+    """Whether a file is there that says something, and nothing of our kind. What is no file is left to who writes."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        said = file.read(MOST)
+    return bool(said.strip()) and f'"{names.CDI_KIND}"'.encode() not in said
 
 
 def _hook_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -26,10 +26,8 @@ MESSAGES_FOLDER = variables.SYSTEM_FOLDER
 DEVICE_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """Those that are no single GPU's."""
 ALL = "all"
-_PARTS: Mapping[str, tuple[type, str]] = {
-    "env": (str, ""), "deviceNodes": (dict, "path"), "mounts": (dict, "containerPath"), "hooks": (dict, "path"),
-}  # fmt: skip
-"""The lists of edits: what is in each, and the key that it has to have."""
+_PARTS = {"env": "", "deviceNodes": "path", "mounts": "containerPath", "hooks": "path"}
+"""The lists of edits, and what each of their objects has to have; variables are text."""
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _BIND = ["ro", "nosuid", "nodev", "bind"]
 
@@ -108,11 +106,15 @@ def _checked(edits: Any) -> Edits:
     """Edits of others, which engines would refuse together with ours. Raises ValueError for what is none."""
     if not isinstance(edits, dict):
         raise ValueError("edits are an object")
-    for name, (kind, key) in _PARTS.items():
+    for name, key in _PARTS.items():
         parts = edits.get(name) or []
-        if not (isinstance(parts, list) and all(isinstance(one, kind) and (not key or key in one) for one in parts)):
+        if not (isinstance(parts, list) and all(_is_part(one, key) for one in parts)):
             raise ValueError(f"{name} is a list")
     return edits
+
+
+def _is_part(one: Any, key: str) -> bool:
+    return isinstance(one, dict) and key in one if key else isinstance(one, str)
 
 
 def joined(first: Edits, second: Edits) -> Edits:

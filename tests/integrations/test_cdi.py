@@ -297,6 +297,9 @@ def test_the_command_writes_what_a_runtime_reads(commands: Commands, daemon: Dae
     assert (tmp_path / "theirs.yaml").read_text() == theirs
     for _ in range(2):
         commands.ok("cdi", "generate", "--output", str(tmp_path / "ours.json"))
+    twice = commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "more.yaml"))
+    assert f"{tmp_path / 'ours.json'} has these devices, too" in twice  # engines would take neither
+    assert not (tmp_path / "more.yaml").exists()
     assert "--format=json" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "theirs.yaml"))
     (tmp_path / "binary").write_bytes(b"\xff")
     assert "binary: not UTF-8 text: name" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "binary"))

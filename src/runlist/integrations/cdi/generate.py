@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from runlist.protocol import environment_autogen as variables
 
 MOST = 16 << 20
 """Bytes of another specification."""
+
+ENDINGS = (".json", ".yaml")
+"""Of the files that engines read."""
+
+_KIND = re.compile(
+    rb"\bkind[\"']?\s*:\s*[\"']?" + re.escape(names.CDI_KIND).encode() + rb"[\"']?\s*(?:[,}#]|$)", re.MULTILINE
+)
 
 
 def generate(device: str | None, *, preload: bool = True, hook: bool = True) -> dict[str, Any]:
@@ -57,18 +65,20 @@ def write(path: Path, text: str) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     trusted.check(path.parent)
-    if _is_anothers(path):
+    if path.is_file() and path.stat().st_size and not _is_ours(path):
         raise UsageError(f"{path} is there, and none of {names.CDI_KIND}: take another name, or remove it")
+    for other in sorted(path.parent.iterdir()):
+        if other.suffix in ENDINGS and other.name != path.name and other.is_file() and _is_ours(other):
+            raise UsageError(
+                f"{other} has these devices, too, and engines would take neither: write that one, or remove it"
+            )
     files.replace(path, text.encode())
 
 
-def _is_anothers(path: Path) -> bool:
-    """Whether a file is there that says something, and nothing of our kind. What is no file is left to who writes."""
-    if path.is_symlink() or not path.is_file():
-        return False
+def _is_ours(path: Path) -> bool:
+    """Whether a specification is of our kind of devices, whoever wrote it and in which form."""
     with path.open("rb") as file:
-        said = file.read(MOST)
-    return bool(said.strip()) and f'"{names.CDI_KIND}"'.encode() not in said
+        return _KIND.search(file.read(MOST)) is not None
 
 
 def _hook_environment(environment: Mapping[str, str]) -> dict[str, str]:

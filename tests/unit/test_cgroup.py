@@ -99,7 +99,7 @@ def test_a_node_that_is_a_container_is_none_of_its_pods(
 def test_of_a_container_in_older_hierarchies_alone_the_path_is_the_one_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There the unified hierarchy has its engine's service, or nothing, and rules and bounds for pods would find none."""
+    """There the unified hierarchy has its engine's service, or nothing: rules and bounds for pods would find none."""
     pod, service = f"/kubepods/burstable/pod1/{POD}", "/system.slice/containerd.service"
     job = "/slurm/uid_1000/job_7/step_0"
     monkeypatch.setattr(cgroup, "MOUNT", tmp_path)

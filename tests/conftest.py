@@ -5,7 +5,9 @@ RUNLIST_DEVICE=nvidia takes the real GPU; otherwise an emulated one is started, 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -53,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.pluginmanager.register(LastResort())
     if [Path(word).resolve() for word in config.args] == [TESTS]:
-        config.args = _from(int(worker["workerid"].removeprefix("gw")) / worker["workercount"])
+        _import_part(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,11 +79,13 @@ class _TellAtOnce:
             terminal.write(f"\n{told_at_once(report)}\n")  # behind the dots, of which nobody knows how many are there
 
 
-def _from(part: float) -> list[str]:
-    """The folders of tests, from another one on in each process: what one has compiled the others need not."""
-    folders = [str(path) for path in sorted(TESTS.iterdir()) if any(path.glob("test_*.py")) and path.name != "node"]
-    begin = int(part * len(folders))
-    return folders[begin:] + folders[:begin]
+def _import_part(number: int, count: int) -> None:
+    """Import another part of the files of tests in each process: what one has compiled the others need not."""
+    gc.disable()  # as in a collection
+    files = sorted(path for path in TESTS.glob("*/test_*.py") if path.parent.name != "node")
+    for path in files[number::count]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # its collection tells
+            importlib.import_module(f"tests.{path.parent.name}.{path.stem}")
 
 
 LONG = (

@@ -74,7 +74,7 @@ class Captured:
         self.loaded.close()
 
 
-def of_file(path: Path) -> Capture:
-    """What is to be captured where this is the driver's one file."""
-    found = path.stat()
+def of_file(file: Path | int) -> Capture:
+    """What is to be captured where this is the driver's one file, by its path or a descriptor."""
+    found = os.stat(file)
     return msgspec.structs.replace(CAPTURE, files=DriverFiles(device=found.st_dev, inode=found.st_ino))

@@ -8,12 +8,12 @@
 #include "arrivals/sockets.hpp"
 #include "core/guest.hpp"
 #include "core/pages.hpp"
+#include "core/relaxed.hpp"
 #include "region/process.hpp"
 
 namespace runlist::arrivals {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::int64_t kLeadsNs = 50 * kMillisecond;        // what is not followed by work so soon led nowhere
 constexpr std::int64_t kSameNs = 5 * kMillisecond;          // what is read from a socket so soon is the same message

@@ -80,7 +80,7 @@ constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE | MSG_TRUNC;
 // it waited. What the driver reads itself, as a client of MPS does and on an emulated GPU, is no request, and it may
 // hold its locks meanwhile. Where nobody ever wants to know, it is a jump.
 template <typename Type, typename Look, typename... Arguments>
-[[gnu::always_inline]] inline auto call(Real<Type>& real, const Look& look, Arguments... arguments)
+[[gnu::always_inline]] inline auto call_watched(Real<Type>& real, const Look& look, Arguments... arguments)
     -> decltype(real.find()(arguments...)) {
     Type* function = real.find();
     if (function == nullptr) [[unlikely]] {
@@ -102,7 +102,7 @@ template <typename Type, typename... Arguments>
     const auto look = [=](activity::Own& own, ssize_t got) {
         if ((flags & kNoMessage) == 0) came(own, fd, bytes, static_cast<std::size_t>(got));
     };
-    return call(real, look, fd, bytes, arguments...);
+    return call_watched(real, look, fd, bytes, arguments...);
 }
 
 // As if they had been read one after another: some programs have the beginning of a message put into a place of its
@@ -196,14 +196,14 @@ ssize_t hooked_readv(int fd, const iovec* pieces, int count) {
     const auto look = [=](runlist::activity::Own& own, ssize_t got) {
         came_in_pieces(own, fd, pieces, static_cast<std::size_t>(std::max(count, 0)), got);
     };
-    return call(real_readv, look, fd, pieces, count);
+    return call_watched(real_readv, look, fd, pieces, count);
 }
 
 ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) {
     const auto look = [=](runlist::activity::Own& own, ssize_t got) {
         if ((flags & kNoMessage) == 0) came_in_pieces(own, fd, message->msg_iov, message->msg_iovlen, got);
     };
-    return call(real_recvmsg, look, fd, message, flags);
+    return call_watched(real_recvmsg, look, fd, message, flags);
 }
 
 int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
@@ -212,36 +212,38 @@ int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timesp
         if (got > 0 && (flags & kNoMessage) == 0)
             came_in_pieces(own, fd, first.msg_iov, first.msg_iovlen, messages->msg_len);
     };
-    return call(real_recvmmsg, look, fd, messages, count, flags, timeout);
+    return call_watched(real_recvmmsg, look, fd, messages, count, flags, timeout);
 }
 
 int hooked_epoll_wait(int fd, epoll_event* events, int most, int timeout) {
     const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
-    return call(real_epoll_wait, look, fd, events, most, timeout);
+    return call_watched(real_epoll_wait, look, fd, events, most, timeout);
 }
 
 int hooked_epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* blocked) {
     const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
-    return call(real_epoll_pwait, look, fd, events, most, timeout, blocked);
+    return call_watched(real_epoll_pwait, look, fd, events, most, timeout, blocked);
 }
 
 int hooked_poll(pollfd* polled, nfds_t count, int timeout) {
     const auto look = [=](runlist::activity::Own& own, int ready) {
         if (ready > 0) look_at_polled(own, polled, count);
     };
-    return call(real_poll, look, polled, count, timeout);
+    return call_watched(real_poll, look, polled, count, timeout);
 }
 
 int hooked_poll_chk(pollfd* polled, nfds_t count, int timeout, std::size_t room) {
     const auto look = [=](runlist::activity::Own& own, int ready) {
         if (ready > 0) look_at_polled(own, polled, count);
     };
-    return call(real_poll_chk, look, polled, count, timeout, room);
+    return call_watched(real_poll_chk, look, polled, count, timeout, room);
 }
 
-int hooked_accept(int fd, sockaddr* peer, socklen_t* length) { return call(real_accept, came_in, fd, peer, length); }
+int hooked_accept(int fd, sockaddr* peer, socklen_t* length) {
+    return call_watched(real_accept, came_in, fd, peer, length);
+}
 
 int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) {
-    return call(real_accept4, came_in, fd, peer, length, flags);
+    return call_watched(real_accept4, came_in, fd, peer, length, flags);
 }
 }

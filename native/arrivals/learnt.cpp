@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "core/relaxed.hpp"
+
 namespace runlist::arrivals {
 namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::uint32_t hits_of(std::uint32_t counts) { return counts & 0xFFFF; }
 std::uint32_t misses_of(std::uint32_t counts) { return counts >> 16; }

@@ -4,10 +4,11 @@
 #include <bit>
 #include <cstring>
 
+#include "core/relaxed.hpp"
+
 namespace runlist::arrivals {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kBeginningBytes = 16;
 constexpr int kBitsOfLength[Note::kLengths] = {2, 3};  // roughly, and less so
 

@@ -10,11 +10,11 @@
 #include <cstddef>
 
 #include "core/guest.hpp"
+#include "core/relaxed.hpp"
 
 namespace runlist::arrivals {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint16_t kFirstOwn = 32768;  // the kernel gives ports from here on to those who asked for none
 
 union Address {
@@ -26,7 +26,7 @@ union Address {
 
 constexpr Door kUnnamed = 1;  // all unnamed sockets of pairs
 
-Door mixed(std::uint32_t one, std::uint32_t other, bool of_ours = false) {
+Door door_of(std::uint32_t one, std::uint32_t other, bool of_ours = false) {
     const std::uint64_t both = (std::uint64_t{one} << 32 | other) * 0x9E37'79B9'7F4A'7C15;
     return (static_cast<Door>(both >> 32) & ~Door{1}) | 2 | (of_ours ? 1 : 0);  // neither 0 nor kUnnamed
 }
@@ -51,7 +51,7 @@ Door pipe(int fd) {
     struct stat about{};
     if (fd <= STDERR_FILENO || call(SYS_fstat, static_cast<long>(fd), &about) != 0 || !S_ISFIFO(about.st_mode))
         return 0;
-    return mixed(S_IFIFO, static_cast<std::uint32_t>(about.st_ino ^ about.st_ino >> 32), true);
+    return door_of(S_IFIFO, static_cast<std::uint32_t>(about.st_ino ^ about.st_ino >> 32), true);
 }
 
 Door look(int fd, bool accepted) {
@@ -68,7 +68,7 @@ Door look(int fd, bool accepted) {
         for (std::size_t at = 0; at < path_length && at < sizeof(own.local.sun_path); ++at) {
             sum = sum * 31 + static_cast<unsigned char>(own.local.sun_path[at]);
         }
-        return mixed(AF_UNIX, sum);
+        return door_of(AF_UNIX, sum);
     }
     if (family != AF_INET && family != AF_INET6) return 0;
     std::uint16_t port = port_of(own);
@@ -77,7 +77,7 @@ Door look(int fd, bool accepted) {
         Address peer{};
         port = ask(SYS_getpeername, fd, peer, length) && port_of(peer) < kFirstOwn ? port_of(peer) : 0;
     }
-    return mixed(AF_INET, port);
+    return door_of(AF_INET, port);
 }
 
 constexpr std::uint64_t kSecondMask = 0x1FF;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kSliceNs = 2 * kMillisecond;      // of a wait: then the cap may have changed, and work completed
 constexpr std::int64_t kLookNs = 100 * kMicrosecond;     // until there is room to measure
-constexpr std::int64_t kPatienceNs = 50 * kMillisecond;  // for room: work may wait on the GPU for what we hold back
+constexpr std::int64_t kHeldBackNs = 50 * kMillisecond;  // for room: work may wait on the GPU for what we hold back
 constexpr std::int64_t kExtraNs = 10'000 * kMillisecond;  // of a wait, beyond what it was to last when it began
 constexpr std::int64_t kNever = INT64_MAX;
 constexpr std::int64_t kRunNs = 2 * kMillisecond;     // GPU time that is handed out at once after a wait
@@ -69,7 +69,7 @@ bool is_let_through(const Context& context, Wait& wait, std::int64_t now) {
 
 // Takes a turn for work of this kind. 0, or for how long to wait.
 std::int64_t take(Context& context, Wait& wait, const Meter::Lane& lane, Estimates::Index work, std::int64_t now) {
-    if (!context.meter.has_room(lane, work) && now - wait.began < kPatienceNs) return kLookNs;
+    if (!context.meter.has_room(lane, work) && now - wait.began < kHeldBackNs) return kLookNs;
     const std::int64_t saved = context.waiting.load(std::memory_order_relaxed) > 0 ? run(wait.cap) : 0;
     Clock clock = context.clock();
     if (now >= wait.due) clock.forgive(now - saved);

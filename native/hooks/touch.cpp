@@ -8,12 +8,12 @@
 #include "core/guest.hpp"
 #include "core/lock.hpp"
 #include "core/pages.hpp"
+#include "core/relaxed.hpp"
 #include "hooks/outermost.hpp"
 
 namespace runlist::hooks {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kAheadNs = 500'000;      // how long before the work a touch is best: a switch takes half of that
 constexpr std::int64_t kLongestNs = 2'000'000;  // that a touch is put off
 constexpr std::int64_t kShortestNs = 200'000;   // less is no matter

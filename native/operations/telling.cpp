@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "core/guest.hpp"
+#include "core/relaxed.hpp"
 #include "operations/engine.hpp"
 
 namespace runlist::operations {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kTellNs = 1'000'000'000;
 
 std::uint64_t real_ns() {

@@ -10,7 +10,7 @@
 namespace runlist::region {
 namespace {
 
-constexpr int kMost = 16;  // regions to look into in one go: a program waits for this
+constexpr int kMostSwept = 16;  // regions to look into in one go: a program waits for this
 
 // Whether a file has the name of a region that was made by hand, by a process that ended.
 bool is_orphan(const char* name, const Self& self) {
@@ -44,7 +44,7 @@ void sweep(const char* directory, const Self& self) {
     alignas(dirent64) static char entries[4096];  // once in a process, whose stack may be small
     const long size = call(SYS_getdents64, opened, word(entries), long{sizeof(entries)});
     int looked = 0;
-    for (long at = 0; at < size && looked < kMost;) {
+    for (long at = 0; at < size && looked < kMostSwept;) {
         const auto* entry = reinterpret_cast<const dirent64*>(entries + at);
         at += entry->d_reclen;
         if (!is_orphan(entry->d_name, self)) continue;

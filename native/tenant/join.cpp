@@ -10,7 +10,7 @@ namespace {
 
 // A queue has room for ten messages where nobody set more: a job that starts many processes at a time, or a neighbour
 // that floods the daemon, must not cost this one. To make an RM client takes longer.
-constexpr std::int64_t kRoomNs = 250'000'000;
+constexpr std::int64_t kWaitsForRoomNs = 250'000'000;
 constexpr std::int64_t kPauseNs = 1'000'000;
 
 constinit std::atomic<bool> patient{true};
@@ -57,7 +57,7 @@ void join(int control_fd, std::uint32_t client, int region_fd) {
     if (!link.open()) return;
     const int descriptors[Link::kMaxDescriptors] = {control_fd, region_fd};
     const std::span told(descriptors, region_fd < 0 ? 1 : 2);
-    const std::int64_t until = monotonic_ns() + (patient.load(std::memory_order_relaxed) ? kRoomNs : 0);
+    const std::int64_t until = monotonic_ns() + (patient.load(std::memory_order_relaxed) ? kWaitsForRoomNs : 0);
     bool full = false;
     while ((full = link.send({.kind = Kind::kJoin, .nanoseconds = client}, told) == -EAGAIN) &&
            monotonic_ns() < until) {

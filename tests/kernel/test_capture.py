@@ -30,6 +30,7 @@ from tests.fixtures.kernel import (
     MEMORY,
     SET_TIMESLICE,
     Asking,
+    captured_on,
     needs_kernel,
     number,
 )
@@ -45,7 +46,7 @@ def _mine(events: list[Event]) -> list[Event]:
 
 
 def test_a_context_is_told_with_who_made_it(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         asking.client_made()
         asking.made(CLIENT, 2, DEVICE)
@@ -70,7 +71,7 @@ def test_a_context_is_told_with_who_made_it(file: int) -> None:
 
 def test_a_group_is_told_with_the_gpu_that_its_device_was_asked_for(file: int) -> None:
     numbers = (ctypes.c_uint32 * 2)(3, 0)
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         asking.client_made()
         for device, params in ((2, ctypes.addressof(numbers)), (3, ctypes.addressof(numbers) + 4), (4, 0), (5, 1)):
@@ -88,7 +89,7 @@ def test_a_group_is_told_with_the_gpu_that_its_device_was_asked_for(file: int) -
 
 def test_another_thread_and_another_user_are_told(file: int) -> None:
     asking = Asking(file, CLIENT)
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         tid: list[int] = []
 
         def work() -> None:
@@ -125,7 +126,7 @@ def test_what_the_driver_refused_is_not_told(file: int) -> None:
 
 
 def test_other_classes_other_sizes_and_other_numbers_are_not_told(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, MEMORY)
         fcntl.ioctl(file, number(0x2B, 40), bytearray(40), True)
@@ -136,14 +137,14 @@ def test_other_classes_other_sizes_and_other_numbers_are_not_told(file: int) -> 
 
 
 def test_a_request_behind_a_pointer_is_the_same(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         Asking(file, CLIENT).made_behind_pointer(2, 0x15, GROUP)
         (event,) = _mine(kernel.take())
     assert (event.what, event.kind, event.object, event.class_) == (What.MADE, Kind.GROUP, 0x15, GROUP)
 
 
 def test_a_pointer_to_nowhere_and_to_itself_are_nothing(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         for inner, size, pointer in ((0x2B, 48, 8), (211, 16, 8), (0x2B, 1 << 20, 0), (1 << 30, 48, 0)):
             fcntl.ioctl(file, number(211, 16), bytearray(struct.pack("<IIQ", inner, size, pointer)), True)
         assert _mine(kernel.take()) == []
@@ -151,7 +152,7 @@ def test_a_pointer_to_nowhere_and_to_itself_are_nothing(file: int) -> None:
 
 
 def test_frees_and_duplicates_are_followed(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, GROUP)
         asking.duplicated(0x99, 0x15)
@@ -167,7 +168,7 @@ def test_frees_and_duplicates_are_followed(file: int) -> None:
 
 
 def test_controls_are_counted_and_its_own_slice_is_an_event(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         for _ in range(3):
             asking.controlled(0x15, GET_TIMESLICE)
@@ -183,7 +184,7 @@ def test_controls_are_counted_and_its_own_slice_is_an_event(file: int) -> None:
 
 
 def test_a_control_that_is_done_in_part_is_an_event_although_its_answer_is_an_error(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking = Asking(file, CLIENT)
         asking.controlled(0x15, SET_TIMESLICE, status=0x21)
         asking.controlled(0x15, DISABLE_CHANNELS, status=0x21)
@@ -192,7 +193,7 @@ def test_a_control_that_is_done_in_part_is_an_event_although_its_answer_is_an_er
 
 
 def test_closing_running_another_program_and_ending_are_told(answering: Path) -> None:
-    with Captured() as kernel:
+    with captured_on(answering) as kernel:
         child = os.fork()
         if child == 0:
             fd = os.open(answering, os.O_RDWR)
@@ -207,7 +208,7 @@ def test_closing_running_another_program_and_ending_are_told(answering: Path) ->
 
 
 def test_a_killed_process_is_told_and_leaves_no_entry(answering: Path) -> None:
-    with Captured() as kernel:
+    with captured_on(answering) as kernel:
         child = os.fork()
         if child == 0:
             Asking(os.open(answering, os.O_RDWR), CLIENT).made(2, 0x15, GROUP)
@@ -222,13 +223,13 @@ def test_a_killed_process_is_told_and_leaves_no_entry(answering: Path) -> None:
 
 
 def test_the_daemons_own_requests_are_not_told(file: int) -> None:
-    with Captured(own=os.getpid()) as kernel:
+    with captured_on(file, own=os.getpid()) as kernel:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         assert _mine(kernel.take()) == []
 
 
 def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         place = struct.pack("<I", threading.get_native_id() % PLACES)
         places = kernel.map("places")
         places.put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))  # by a thread that is far away
@@ -244,7 +245,7 @@ def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
 
 def test_a_thread_for_whose_call_there_is_no_room_slows_nobody_down(file: int) -> None:
     """Calls beyond their places are looked up at the end of every ioctl of the machine while there are any."""
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         place = struct.pack("<I", threading.get_native_id() % PLACES)
         kernel.map("places").put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))
         calls = kernel.map("calls")
@@ -256,7 +257,7 @@ def test_a_thread_for_whose_call_there_is_no_room_slows_nobody_down(file: int) -
 
 
 def test_a_full_ring_counts_what_it_had_no_room_for(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         asking, asked = Asking(file, CLIENT), 0
         while kernel.counter(Counter.DROPPED) < 10:
             asking.controlled(0x15, SET_TIMESLICE)
@@ -268,7 +269,7 @@ def test_a_full_ring_counts_what_it_had_no_room_for(file: int) -> None:
 
 
 def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
-    with Captured(budget=50) as kernel:
+    with captured_on(file, budget=50) as kernel:
         asking = Asking(file, CLIENT)
         for _ in range(500):
             asking.controlled(0x15, SET_TIMESLICE)
@@ -279,6 +280,24 @@ def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
         assert told + held_back == 500
         assert told <= 300
         assert kernel.counter(Counter.HELD_BACK) >= held_back  # others' requests are held back, too
+
+
+def test_what_is_freed_or_closed_in_a_flood_is_held_back_no_less(answering: Path, file: int) -> None:
+    """It would fill the ring, and others would not be told. What the maps have of it goes all the same."""
+    with Captured(budget=50) as kernel:
+        for handle in range(100):
+            one = os.open(answering, os.O_RDWR)
+            asking = Asking(one, CLIENT)
+            asking.made(2, handle, DEVICE)
+            asking.freed(handle)
+            os.close(one)
+        told = _mine(kernel.take())
+        process = STRUCTURES["PROCESS"].unpack(kernel.map("processes").get(struct.pack("<I", os.getpid())) or b"")
+        assert {What.MADE, What.FREED, What.CLOSED} == {event.what for event in told}
+        assert process["requests"] == len(told)
+        assert process["held_back"] > 0
+        for name in ("objects", "files"):
+            assert not [key for key in kernel.map(name).all_keys() if key[:4] == struct.pack("<I", os.getpid())]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the calls of 32 bits are x86's")
@@ -295,18 +314,18 @@ def test_a_caller_of_32_bits_is_not_told_and_disturbs_nobody(file: int) -> None:
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_uint, ctypes.c_uint)(
         ctypes.addressof(ctypes.c_char.from_buffer(memory))
     )
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         assert call(file, number(0x2B, 48), argument) in (0, -25)  # 0, or ENOTTY where FUSE takes no such caller
         Asking(file, CLIENT).made(2, 0x16, GROUP)
         assert [event.object for event in _mine(kernel.take())] == [0x16]
 
 
 def test_two_daemons_have_programs_of_their_own(file: int) -> None:
-    with Captured() as first, Captured() as second:
+    with captured_on(file) as first, captured_on(file) as second:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         assert [event.object for event in _mine(first.take())] == [0x15]
         assert [event.object for event in _mine(second.take())] == [0x15]
-    with Captured() as third:
+    with captured_on(file) as third:
         Asking(file, CLIENT).made(2, 0x16, GROUP)
         assert [event.object for event in _mine(third.take())] == [0x16]
 
@@ -315,7 +334,7 @@ def test_all_groups_of_processes_that_fork_and_are_killed(answering: Path) -> No
     """Fewer than `python -m bench kernel_capture` makes, in the same way. Where the reader had no processor for long
     some may be dropped, and are counted then.
     """
-    with Captured() as kernel:
+    with captured_on(answering) as kernel:
         result = make_groups(answering, kernel.take, processes=8, groups=600)
         dropped = kernel.counter(Counter.DROPPED)
     assert result.made == 600

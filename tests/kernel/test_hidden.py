@@ -15,7 +15,7 @@ import pytest
 from bench.harness.captured import Captured
 from runlist.planes.kernel.events import Event
 from runlist.protocol.kernel_autogen import Kind, What
-from tests.fixtures.kernel import GROUP, SET_TIMESLICE, needs_kernel, number
+from tests.fixtures.kernel import GROUP, SET_TIMESLICE, captured_on, needs_kernel, number
 from tests.kernel.test_policy_map import counted
 
 pytestmark = needs_kernel
@@ -52,7 +52,11 @@ def told(kernel: Captured) -> list[Event]:
 
 def test_who_takes_no_answer_is_told_all_the_same(file: int) -> None:
     """The driver has done it by the time that it cannot say so."""
-    with Captured() as kernel, argument(ALLOC, mmap.PROT_READ) as made, argument(CONTROL, mmap.PROT_READ) as control:
+    with (
+        captured_on(file) as kernel,
+        argument(ALLOC, mmap.PROT_READ) as made,
+        argument(CONTROL, mmap.PROT_READ) as control,
+    ):
         assert asked(file, number(0x2B, len(ALLOC)), made) == errno.EFAULT
         assert asked(file, number(0x2A, len(CONTROL)), control) == errno.EFAULT
         first, second = told(kernel)
@@ -61,14 +65,14 @@ def test_who_takes_no_answer_is_told_all_the_same(file: int) -> None:
 
 
 def test_who_takes_no_answer_cannot_write_that_it_was_refused(file: int) -> None:
-    with Captured() as kernel, argument(CONTROL[:-4] + b"\1\0\0\0", mmap.PROT_READ) as control:
+    with captured_on(file) as kernel, argument(CONTROL[:-4] + b"\1\0\0\0", mmap.PROT_READ) as control:
         assert asked(file, number(0x2A, len(CONTROL)), control) == errno.EFAULT
         assert [event.what for event in told(kernel)] == [What.CONTROLLED]
 
 
 def test_who_takes_no_answer_has_freed_nothing(file: int) -> None:
     """That may be, and then the group counts on; else a program would free what the driver keeps."""
-    with Captured() as kernel, argument(FREE, mmap.PROT_READ) as free, argument(ALLOC, 3) as made:
+    with captured_on(file) as kernel, argument(FREE, mmap.PROT_READ) as free, argument(ALLOC, 3) as made:
         assert asked(file, number(0x2B, len(ALLOC)), made) == 0
         assert asked(file, number(0x29, len(FREE)), free) == errno.EFAULT
         assert [event.what for event in told(kernel)] == [What.MADE]
@@ -80,7 +84,7 @@ def test_that_a_process_asked_anything_is_known(file: int, hides: str) -> None:
     """What it was may be held back, or written over by a second thread: the daemon asks what has changed."""
     times = 50 if hides == "in a flood" else 1
     data = CONTROL[:-4] + b"\1\0\0\0" if hides == "behind a status" else CONTROL
-    with Captured(budget=2) as kernel, argument(data, mmap.PROT_READ | mmap.PROT_WRITE) as control:
+    with captured_on(file, budget=2) as kernel, argument(data, mmap.PROT_READ | mmap.PROT_WRITE) as control:
         before = 0
         for _ in range(times):
             assert asked(file, number(0x2A, len(CONTROL)), control) == 0
@@ -91,7 +95,7 @@ def test_that_a_process_asked_anything_is_known(file: int, hides: str) -> None:
 def test_that_a_process_asked_is_known_though_it_was_forgotten_meanwhile(file: int) -> None:
     """There is room for so many processes: whoever has others ask has its own entry forgotten."""
     seen = []
-    with Captured() as kernel, argument(CONTROL, mmap.PROT_READ | mmap.PROT_WRITE) as control:
+    with captured_on(file) as kernel, argument(CONTROL, mmap.PROT_READ | mmap.PROT_WRITE) as control:
         for _ in range(2):
             assert asked(file, number(0x2A, len(CONTROL)), control) == 0
             seen.append(kernel.asked(os.getpid()))

@@ -15,7 +15,7 @@ import pytest
 from bench.harness.captured import Captured
 from runlist.planes.kernel import bpf, rights
 from runlist.planes.kernel.watching import Watch
-from tests.fixtures.kernel import GROUP, Asking, needs_kernel
+from tests.fixtures.kernel import GROUP, Asking, captured_on, needs_kernel
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
@@ -116,9 +116,9 @@ def test_others_and_we_go_on(file: int, first: str, tracer: str, tracepoint: str
         foreign: AbstractContextManager[Counted] = TRACERS[tracer](tracepoint)
         if first == "they come first":
             counted = theirs.enter_context(foreign)
-            kernel = ours.enter_context(Captured())
+            kernel = ours.enter_context(captured_on(file))
         else:
-            kernel = ours.enter_context(Captured())
+            kernel = ours.enter_context(captured_on(file))
             counted = theirs.enter_context(foreign)
         before, handle = counted(), asked()
         assert told(kernel) == [handle]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import Captured, of_file
+from bench.harness.captured import Captured
 from runlist.planes.kernel import bpf, kernel_types, loading, program
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import MOST_ENTRIES, STRUCTURES
@@ -29,6 +29,7 @@ from tests.fixtures.kernel import (
     GROUP,
     SET_TIMESLICE,
     Asking,
+    captured_on,
     needs_kernel,
     number,
 )
@@ -96,7 +97,7 @@ def comm() -> bytes:
 def test_the_entry_that_names_a_process_comes_with_its_group(file: int, names: tuple[str, ...]) -> None:
     own = {"cgroup": cgroup(), "user": os.getuid(), "comm": comm()}
     others = {"cgroup": cgroup() + 1, "user": 12345, "comm": b"another"}
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(6, **{name: own[name] for name in names})
         entries.enter(2, **{name: others[name] for name in names})
@@ -109,7 +110,7 @@ def test_the_entry_that_names_a_process_comes_with_its_group(file: int, names: t
 
 
 def test_of_several_entries_the_first_counts(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(5, cgroup=cgroup(), comm=comm())
         entries.enter(3, user=os.getuid())
@@ -120,7 +121,7 @@ def test_of_several_entries_the_first_counts(file: int) -> None:
 
 
 def test_entries_of_another_generation_do_not_count(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(1, user=os.getuid())
         entries.begin()
@@ -134,7 +135,7 @@ def test_entries_of_another_generation_do_not_count(file: int) -> None:
 
 
 def test_what_the_map_forbids_is_counted_and_told_where_it_was_done(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
         entries.begin()
@@ -174,7 +175,7 @@ def test_who_is_exempt_is_refused_nothing_and_told_of_for_nothing(file: int) -> 
 
 def test_groups_that_went_with_their_client_are_not_counted_on(file: int) -> None:
     """A program that makes contexts and frees them, one after the other, never has more than one."""
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
         entries.begin()
@@ -197,7 +198,7 @@ def counted(kernel: Captured, pid: int) -> int:
 
 def test_a_group_goes_with_the_last_copy_of_its_file(answering: Path) -> None:
     """A program that copies the descriptor and closes one could have any number of groups."""
-    with Captured() as kernel:
+    with captured_on(answering) as kernel:
         fd = os.open(answering, os.O_RDWR)
         asking = Asking(fd, CLIENT)
         asking.client_made()
@@ -216,7 +217,7 @@ def test_a_group_goes_with_the_last_copy_of_its_file(answering: Path) -> None:
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering: Path, keeps: bool) -> None:
-    with Captured(capture=of_file(answering)) as kernel:
+    with captured_on(answering) as kernel:
         child = os.fork()
         if child == 0:
             fd = os.open(answering, os.O_RDWR)
@@ -239,7 +240,7 @@ def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering:
 )
 def test_a_flood_hides_nothing_that_is_forbidden(file: int, flood: int, forbids: int, told: list[Refusal]) -> None:
     """Nor does one of requests that change who makes them, and fail: those are quickly made."""
-    with Captured(budget=50) as kernel:
+    with captured_on(file, budget=50) as kernel:
         entries = Map(kernel)
         entries.enter(flags=forbids, most_groups=2, comm=comm())
         entries.begin()
@@ -271,7 +272,7 @@ def test_a_new_group_may_have_its_slice_set(file: int) -> None:
 
 
 def test_two_daemons_have_maps_of_their_own(file: int) -> None:
-    with Captured() as strict, Captured() as other:
+    with captured_on(file) as strict, captured_on(file) as other:
         entries = Map(strict)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
         entries.begin()
@@ -282,7 +283,7 @@ def test_two_daemons_have_maps_of_their_own(file: int) -> None:
 
 
 def test_a_full_map_says_so(file: int) -> None:
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         for user in range(2 * MOST_ENTRIES):
             entries.enter(user, user=user)
@@ -419,7 +420,7 @@ def test_a_flood_of_refused_requests_is_told_up_to_a_bound(file: int) -> None:
 
 def test_the_kernel_says_whether_it_refuses(file: int) -> None:
     """Where it takes the program, a true request ends with EPERM; where not, it says why, in words."""
-    with Captured() as kernel:
+    with captured_on(file) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
         entries.begin()

@@ -67,7 +67,7 @@ def test_fails() -> None:
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, *arguments, folder]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=200)
 
 
 def test_when_a_process_dies_all_other_tests_are_run_once(tmp_path: Path) -> None:

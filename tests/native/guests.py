@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import shutil
@@ -24,7 +25,8 @@ from tests.native.regions import Region
 
 SOURCES = Path(__file__).with_name("preload")
 KERNELS = Path(runlist.__file__).parent / "workloads" / "kernels.autogen.ptx"
-INCLUDE = Path(__file__).parents[2] / "native" / "include"
+ROOT = Path(__file__).parents[2]
+INCLUDE = ROOT / "native" / "include"
 OPTIONS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread")
 SHARED = ("-shared", "-fPIC")
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
@@ -50,6 +52,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-calls": ("operations_calls.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-changes": ("operations_changes.c", f"-I{INCLUDE}", CUDA, "-ldl"),
+    "operations-states": ("operations_states.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-green": ("operations_green.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "pausing.so": ("pausing.c", *SHARED),
     "counter.so": ("counter.c", *SHARED),
@@ -99,9 +102,10 @@ class Done(NamedTuple):
         return self.out.splitlines()
 
 
+@cache
 def headers() -> list[str]:
     """Compiler options for cuda.h and nvml.h."""
-    tool = Path(__file__).parents[2] / "tools" / "cuda_headers.py"
+    tool = ROOT / "tools" / "cuda_headers.py"
     found = subprocess.run([sys.executable, tool], capture_output=True, text=True, check=True).stdout.strip()
     return [word for folder in found.split(";") for word in ("-isystem", folder)]
 
@@ -114,6 +118,32 @@ def compile_c(words: list[str]) -> Done:
 def plain_environment() -> dict[str, str]:
     """Ours, without what speaks to Runlist, CUDA or the linker."""
     return {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+
+
+@cache
+def _built_before() -> Path:
+    """A folder for what is built of these very sources, in these ways, by whichever process of tests needs it first."""
+    known = hashlib.sha256(repr((compiler(*C), OPTIONS, PROGRAMS, headers(), ON_NVIDIA)).encode())
+    for path in sorted((*SOURCES.iterdir(), *INCLUDE.iterdir())):
+        known.update(path.read_bytes())
+    if not ON_NVIDIA:
+        known.update((artefacts() / CUDA).read_bytes() + (artefacts() / NVML).read_bytes())
+    return ROOT / "build" / "guests" / known.hexdigest()[:16]
+
+
+def _build(name: str, built: Path) -> None:
+    words = []
+    for word in PROGRAMS[name]:
+        if word.endswith(".c"):
+            words.append(str(SOURCES / word))
+        elif word in (CUDA, NVML):
+            words.append(f"-l:{word}" if ON_NVIDIA else str(artefacts() / word))
+        else:
+            words.append(word)
+    unfinished = built.with_name(f"{built.name}.{os.getpid()}")  # others may build the same just now
+    done = compile_c([*OPTIONS, *headers(), *words, "-o", str(unfinished)])
+    assert done.code == 0, done.err
+    unfinished.rename(built)
 
 
 _numbers = itertools.count(1)
@@ -130,20 +160,15 @@ class Guests:
 
     def path(self, name: str) -> Path:
         """A built program or library."""
-        built = self.folder / name
-        if not built.exists():
-            built.parent.mkdir(exist_ok=True)
-            words = []
-            for word in PROGRAMS[name]:
-                if word.endswith(".c"):
-                    words.append(str(SOURCES / word))
-                elif word in (CUDA, NVML):
-                    words.append(f"-l:{word}" if ON_NVIDIA else str(artefacts() / word))
-                else:
-                    words.append(word)
-            done = compile_c([*OPTIONS, *headers(), *words, "-o", str(built)])
-            assert done.code == 0, done.err
-        return built
+        path = self.folder / name
+        if not path.exists():
+            built = _built_before() / name
+            path.parent.mkdir(exist_ok=True)
+            built.parent.mkdir(parents=True, exist_ok=True)
+            if not built.exists():
+                _build(name, built)
+            shutil.copy(built, path)
+        return path
 
     def new_path(self) -> Path:
         """A name in the folder that nothing has."""

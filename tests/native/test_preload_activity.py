@@ -131,14 +131,20 @@ def test_a_thread_that_waits_is_one(program: Program, way: str) -> None:
 
 
 def test_a_copy_that_is_only_submitted_is_no_wait(program: Program) -> None:
-    """The stretch of launches goes on over it."""
-    before = program.do("launch", "shut")
-    program.do("copy-pinned")
-    time.sleep(0.05)
-    assert program.now().waited_ns - before.waited_ns < 50e6
-    after = program.do("copy-pinned", "open", "stream")
-    assert after.work == before.work + 2
-    assert after.launching_ns - before.launching_ns >= 50e6
+    """The stretch of launches goes on over it, unless for want of a processor it took as long as one that waits."""
+
+    def is_no_wait() -> bool:
+        before = program.do("launch", "shut")
+        submitted = program.do("copy-pinned")
+        time.sleep(0.05)
+        assert program.now() == submitted
+        after = program.do("copy-pinned")
+        held_up = after.waited_ns != before.waited_ns
+        ended = program.do("open", "stream")
+        assert ended.work == before.work + 2
+        return not held_up and ended.launching_ns - before.launching_ns >= 50e6
+
+    wait_for(is_no_wait, "two copies that are no waits")
 
 
 @pytest.mark.parametrize("way", ["call", "call-back"])

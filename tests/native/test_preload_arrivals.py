@@ -54,7 +54,6 @@ def test_each_on_a_connection_of_its_own(server: Server, by: str) -> None:
     for _ in range(10):
         server.connect(by)
         server.serves(GENERATE)
-        server.do("pause-3")
     server.forget()
     server.connect(by)
     server.watch()
@@ -66,7 +65,6 @@ def test_health_checks_are_not_announced(server: Server) -> None:
     server.connect()
     for _ in range(6):
         server.serves(GENERATE)
-        server.do("pause-3")
         server.ignores(HEALTH)
     server.forget()
     server.watch()
@@ -81,7 +79,6 @@ def test_messages_that_are_all_different_are_known_by_their_door(server: Server)
     server.connect()
     for number in range(14):
         server.serves(b"%016d" % (number * 7919))
-        server.do("pause-3")
     server.forget()
     server.watch()
     server.reads(b"another one that it has never seen")
@@ -155,7 +152,6 @@ def test_a_request_far_ahead_is_told_and_nobody_makes_room_yet(server: Server) -
     server.connect()
     for _ in range(6):
         server.serves(GENERATE, prepares_ms=20)
-        server.do("pause-3")
     server.forget()
     server.watch()
     server.reads(GENERATE)
@@ -171,8 +167,8 @@ def test_the_rest_of_a_message_is_the_same_one(server: Server) -> None:
     for number in range(10):
         server.watch()
         server.reads(GENERATE)
-        server.reads(b"%016d" % (number * 7919))  # its body
-        server.do("launch", "stream", "pause-8")
+        server.client.sendall(b"%016d" % (number * 7919))  # its body
+        server.do("read-read", "launch", "stream", "pause-8")
     server.forget()
     server.watch()
     server.reads(GENERATE)
@@ -291,7 +287,6 @@ def test_where_the_daemon_does_not_hear_it_goes_on(server: Server) -> None:
     server.ear.do(lambda: server.ear.loop.remove_reader(server.ear.messages._socket))
     for _ in range(20):  # more than its queue takes
         server.serves(GENERATE)
-        server.do("pause-3")
     assert server.do("launch", "stream") == 0
 
 

@@ -45,7 +45,6 @@ def test_what_begins_differently_each_time(server: Server, message: Callable[[by
     server.connect()
     for _ in range(20):
         server.serves(message(b"generate", random.randrange(150)), way)
-        server.do("pause-3")
         server.ignores(message(b"healthz!", random.randrange(8)), way)
     server.forget()
     told = 0
@@ -56,7 +55,6 @@ def test_what_begins_differently_each_time(server: Server, message: Callable[[by
         server.do(f"pause-{PAUSE_MS}")
         server.serves(message(b"generate", random.randrange(150)), way)
         told += len(server.announced())
-        server.do("pause-3")
     assert told >= 2  # the time from a message to its work is learnt, too, and may be another on a busy machine
 
 
@@ -71,14 +69,14 @@ def test_what_can_be_read_is_announced_before_it_is(server: Server, by: str) -> 
     for _ in range(10):
         server.watch()
         server.client.sendall(GENERATE)
-        assert server.do(f"wait-{by}") == 1
-        server.do("pause-8")  # longer than what is read at once takes
-        assert server.do("read-read") == len(GENERATE)
-        server.do("launch", "stream", "pause-3")
+        # Read after longer than what is read at once takes.
+        done = server.results(f"wait-{by}", "pause-8", "read-read", "launch", "stream", "pause-3")
+        assert done == [1, 0, len(GENERATE), 0, 0, 0]
     server.forget()
     server.watch()
     server.client.sendall(GENERATE)
     server.do(f"wait-{by}", "pause-10")
+    server.ear.catch_up()
     assert not server.ear.heard.empty(), "before it is read"
     server.do(f"wait-{by}", "read-read")
     assert len(server.announced()) == 1
@@ -91,8 +89,8 @@ def test_health_checks_that_can_be_read_are_not_announced(server: Server, by: st
         for text in (GENERATE, HEALTH):
             server.watch()
             server.client.sendall(text)
-            server.do(f"wait-{by}", "read-read")
-            server.do(*(["launch", "stream", "pause-3"] if text == GENERATE else [f"pause-{PAUSE_MS}"]))
+            then = ["launch", "stream", "pause-3"] if text == GENERATE else [f"pause-{PAUSE_MS}"]
+            server.do(f"wait-{by}", "read-read", *then)
     server.forget()
     server.watch()
     server.client.sendall(HEALTH)
@@ -154,7 +152,6 @@ def test_health_checks_by_a_pipe(server: Server) -> None:
     server.pipe()
     for _ in range(4):
         server.serves(GENERATE)
-        server.do("pause-3")
         server.ignores(HEALTH)
     server.forget()
     server.watch()
@@ -168,9 +165,7 @@ def test_wakes_that_are_read_at_once_are_no_message(server: Server, by: str, cou
     server.do(by)
     for _ in range(8):
         server.watch()
-        server.do(*["wake"] * count)
-        assert server.do("read-read") == count
-        server.do("launch", "stream", "pause-3")
+        assert server.results(*["wake"] * count, "read-read", "launch", "stream", "pause-3")[count] == count
     server.forget()
     server.watch()
     server.do(*["wake"] * count, "read-read")

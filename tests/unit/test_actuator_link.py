@@ -119,22 +119,18 @@ async def told(owner: Owner, count: int = 1) -> None:
         await asyncio.sleep(0.005)
 
 
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
 def test_one_is_started_with_the_first_arm_and_ends_with_the_daemon(play: Play) -> None:
     async def test(actuator: ActuatorLink, owner: Owner) -> None:
         assert actuator.pid == 0
         assert [arm(actuator, owner), arm(actuator, owner)] == [1, 2]
         pid = actuator.pid
         assert pid
-        assert is_alive(pid)
+        assert running(pid)
         actuator.disarm(1)
         actuator.disarm(1)  # there is none any more
         assert owner.told == []
         actuator.close()
-        assert not is_alive(pid)
+        assert not running(pid)
         assert arm(actuator, owner) == 0
 
     play(OBEYS, test)
@@ -205,7 +201,7 @@ def test_one_that_does_not_answer_or_makes_no_sense_is_killed(play: Play, behavi
         actuator.disarm(number)
         assert owner.told == [("lost",)]
         assert arm(actuator, owner) == 0  # for a moment
-        wait_for(lambda: not is_alive(pid))
+        wait_for(lambda: not running(pid))
         await told(owner, 2)
         assert owner.told[1] == ("may arm",)
         assert arm(actuator, owner) != 0

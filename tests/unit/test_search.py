@@ -396,7 +396,7 @@ def test_rules_name_the_processes_on_the_gpus_once(tmp_path: Path, monkeypatch: 
         with child() as one, child() as other:
             world.tree([one, other])
             world.census.pids = lambda: {PID, one}
-            await scans(world)
+            await scans_until(world, lambda: world.processes.managed)
             assert list(world.processes.roots) == list(world.processes.managed) == [one]
             assert world.task(one).task.task_class is TaskClass.BATCH
             world.manager.detach(one, 0)
@@ -405,7 +405,7 @@ def test_rules_name_the_processes_on_the_gpus_once(tmp_path: Path, monkeypatch: 
             world.census.pids = set
             await world.search.scan()
             world.census.pids = lambda: {one}
-            await scans(world)
+            await scans_until(world, lambda: world.processes.roots)
             assert list(world.processes.roots) == [one]
 
     a_daemon(test, tmp_path / "rules.toml")
@@ -427,8 +427,7 @@ def test_what_a_process_sends_is_for_the_root_of_its_user(tmp_path: Path) -> Non
 
     async def by_a_rule(world: Managed) -> None:
         with child() as one:
-            # Its command line is in place a moment after its start, and not read at once on busy cores.
-            await until(lambda: world.search.root_for(one, 0))
+            await until(lambda: world.search.root_for(one, 0))  # not read at once on busy cores
             root = world.search.root_for(one, 0)
             assert root is world.processes.roots[one]
             assert root is world.search.root_for(one, 0)

@@ -1,16 +1,20 @@
-"""Processes that have work and are not managed, and whose number of open files stays as it was: who looks again."""
+"""Processes that have work and are not managed: who looks again, and asks the rules again."""
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tree import search
+from runlist.proc import patience, words
 from tests.fixtures.adoption import OF_CHILD, child, own_usage
+from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.manager import Managed, a_daemon
-from tests.unit.test_search import scans, scans_until
+from tests.unit.test_search import RULES, borrowing, scans, scans_until
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -92,3 +96,32 @@ def test_one_that_lent_a_file_before_it_had_work_is_looked_at_ever_more_rarely(
             assert looks == [300]  # it closed what it had, and is as one that is new
 
     a_daemon(test)
+
+
+def test_a_process_that_did_not_tell_its_words_is_asked_again_and_no_rule_passes_it_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory was locked, or another of its user's was."""
+    (tmp_path / "rules.toml").write_text(RULES)
+    answers, read = threading.Event(), words.read_bytes
+    monkeypatch.setattr(patience, "_silent", {})
+    monkeypatch.setattr(patience, "SILENCE_S", 0.1)
+    monkeypatch.setattr(search, "ASKED_AGAIN_S", 0.1)
+
+    def locked(pid: int, name: str, limit: int) -> bytes:
+        answers.wait(PATIENCE_S)
+        return read(pid, name, limit)
+
+    async def test(world: Managed) -> None:
+        borrowing(world, monkeypatch)
+        with child() as one:
+            world.tree([one])
+            world.census.pids = lambda: {one}
+            monkeypatch.setattr(words, "read_bytes", locked)
+            await world.search.scan()
+            assert world.processes.roots == {}
+            answers.set()
+            await scans_until(world, lambda: world.processes.roots)
+            assert list(world.processes.roots) == [one]
+
+    a_daemon(test, tmp_path / "rules.toml")

@@ -12,11 +12,11 @@ namespace {
 
 constexpr unsigned kSmallest = 8;  // processors, of which a part has a multiple
 
-struct Description {
+struct ResourceDescription {
     unsigned processors;
 };
 
-std::set<Description*>& descriptions() { return kept<std::set<Description*>>(); }
+std::set<ResourceDescription*>& descriptions() { return kept<std::set<ResourceDescription*>>(); }
 
 // Its handle is that of the part of the primary context that it stands for, which programs make current.
 Context* from(CUgreenCtx handle) {
@@ -88,7 +88,7 @@ CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* handle, CUdevResou
         processors += resources[i].sm.smCount;
     }
     if (processors == 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    auto* made = new Description{processors};
+    auto* made = new ResourceDescription{processors};
     descriptions().insert(made);
     *handle = reinterpret_cast<CUdevResourceDesc>(made);
     return CUDA_SUCCESS;
@@ -100,7 +100,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc descript
     CUcontext primary = nullptr;
     EMULATOR_TRY(cuDevicePrimaryCtxRetain(&primary, device));
     EMULATOR_ENTER();
-    const Description* named_one = named(descriptions(), description);
+    const ResourceDescription* named_one = named(descriptions(), description);
     Context* base = named(objects().contexts, primary);
     CUresult result = named_one && base ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     Context* green = nullptr;

@@ -33,7 +33,7 @@ struct Arrays {
     std::set<Mipmap*> mipmaps;
 };
 
-Arrays& known() { return kept<Arrays>(); }
+Arrays& arrays() { return kept<Arrays>(); }
 
 // Bytes of one channel; 0 for a format that is not modelled.
 std::uint64_t channel_bytes(CUarray_format format) {
@@ -94,7 +94,7 @@ void free_memory(Driver& driver, const Array& array) {
     if (alive(array)) free_allocation(driver, array.address);
 }
 
-Array* find_array(CUarray handle) { return named(known().arrays, handle); }
+Array* find_array(CUarray handle) { return named(arrays().arrays, handle); }
 
 // The address of `bytes` bytes of an array; 0 when they are not all in it.
 std::uint64_t inside(CUarray handle, std::size_t offset, std::size_t bytes) {
@@ -147,7 +147,7 @@ CUresult CUDAAPI cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR*
     const std::uint64_t bytes = bytes_of(*shape);
     EMULATOR_TRY(allocate(driver, context, bytes, address));
     auto* array = new Array{*shape, address, bytes, allocations().at(address).id};
-    known().arrays.insert(array);
+    arrays().arrays.insert(array);
     *handle = reinterpret_cast<CUarray>(array);
     return CUDA_SUCCESS;
 }
@@ -170,7 +170,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     wait_for_all(driver, context, guard);
     if (find_array(handle) != array) return CUDA_ERROR_INVALID_HANDLE;
     free_memory(driver, *array);
-    known().arrays.erase(array);
+    arrays().arrays.erase(array);
     delete array;
     return CUDA_SUCCESS;
 }
@@ -209,16 +209,16 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARR
     for (const auto& array : mipmap->levels) {
         array->address += address;
         array->allocation = allocations().at(address).id;
-        known().arrays.insert(array.get());
+        arrays().arrays.insert(array.get());
     }
     *handle = reinterpret_cast<CUmipmappedArray>(mipmap.get());
-    known().mipmaps.insert(mipmap.release());
+    arrays().mipmaps.insert(mipmap.release());
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray handle, unsigned index) {
     EMULATOR_ENTER();
-    Mipmap* mipmap = named(known().mipmaps, handle);
+    Mipmap* mipmap = named(arrays().mipmaps, handle);
     if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
     if (!level || index >= mipmap->levels.size()) return CUDA_ERROR_INVALID_VALUE;
     *level = reinterpret_cast<CUarray>(mipmap->levels[index].get());
@@ -227,12 +227,12 @@ CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray handl
 
 CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     EMULATOR_ENTER_CONTEXT();
-    Mipmap* mipmap = named(known().mipmaps, handle);
+    Mipmap* mipmap = named(arrays().mipmaps, handle);
     if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
     wait_for_all(driver, context, guard);
-    if (known().mipmaps.erase(mipmap) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (arrays().mipmaps.erase(mipmap) == 0) return CUDA_ERROR_INVALID_HANDLE;
     free_memory(driver, *mipmap->levels.front());
-    for (const auto& array : mipmap->levels) known().arrays.erase(array.get());
+    for (const auto& array : mipmap->levels) arrays().arrays.erase(array.get());
     delete mipmap;
     return CUDA_SUCCESS;
 }

@@ -9,31 +9,31 @@
 namespace emulator::cuda {
 namespace {
 
-struct Known {
+struct GraphMemories {
     std::map<std::uint64_t, std::shared_ptr<GraphMemory>> all;  // by address
     std::map<std::uint32_t, std::uint64_t> used_high;           // bytes, by GPU
     std::map<std::uint32_t, std::uint64_t> reserved_high;
 };
 
-Known& known() { return kept<Known>(); }
+GraphMemories& memories() { return kept<GraphMemories>(); }
 
 std::uint64_t used(std::uint32_t gpu) {
     std::uint64_t bytes = 0;
-    for (const auto& [address, memory] : known().all)
+    for (const auto& [address, memory] : memories().all)
         if (memory->gpu == gpu && memory->in_use) bytes += memory->bytes;
     return bytes;
 }
 
 std::uint64_t reserved(std::uint32_t gpu) {
     std::uint64_t bytes = 0;
-    for (const auto& [address, memory] : known().all)
+    for (const auto& [address, memory] : memories().all)
         if (memory->gpu == gpu) bytes += memory->memory.bytes;
     return bytes;
 }
 
 void note_high(std::uint32_t gpu) {
-    known().used_high[gpu] = std::max(known().used_high[gpu], used(gpu));
-    known().reserved_high[gpu] = std::max(known().reserved_high[gpu], reserved(gpu));
+    memories().used_high[gpu] = std::max(memories().used_high[gpu], used(gpu));
+    memories().reserved_high[gpu] = std::max(memories().reserved_high[gpu], reserved(gpu));
 }
 
 // Takes the memory away from behind the addresses, unless something uses it.
@@ -47,7 +47,7 @@ bool unback(Driver& driver, GraphMemory& memory) {
 
 // Gives back the addresses that no graph names any more.
 void forget(Driver& driver) {
-    std::erase_if(known().all, [&](const auto& entry) {
+    std::erase_if(memories().all, [&](const auto& entry) {
         if (entry.second.use_count() > 1 || !unback(driver, *entry.second)) return false;
         release_addresses(driver, entry.second->address, entry.second->bytes);
         return true;
@@ -65,7 +65,7 @@ CUresult reserve_graph_memory(Driver& driver, std::uint32_t gpu, std::uint64_t b
     const std::uint64_t address = reserve_addresses(driver, bytes);
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     made = std::make_shared<GraphMemory>(address, bytes, gpu);
-    known().all.emplace(address, made);
+    memories().all.emplace(address, made);
     return CUDA_SUCCESS;
 }
 
@@ -79,13 +79,13 @@ CUresult back_graph_memory(Driver& driver, GraphMemory& memory) {
 }
 
 std::shared_ptr<GraphMemory> find_graph_memory(std::uint64_t address) {
-    const auto found = known().all.find(address);
-    return found == known().all.end() ? nullptr : found->second;
+    const auto found = memories().all.find(address);
+    return found == memories().all.end() ? nullptr : found->second;
 }
 
 bool is_graph_memory(std::uint64_t address, std::uint64_t bytes) {
-    auto it = known().all.upper_bound(address);
-    if (it == known().all.begin()) return false;
+    auto it = memories().all.upper_bound(address);
+    if (it == memories().all.begin()) return false;
     const GraphMemory& memory = *(--it)->second;
     const std::uint64_t offset = address - memory.address;
     return offset < memory.bytes && bytes <= memory.bytes - offset;
@@ -105,7 +105,7 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
     EMULATOR_ENTER();
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     forget(driver);
-    for (const auto& [address, memory] : known().all)
+    for (const auto& [address, memory] : memories().all)
         if (memory->gpu == static_cast<std::uint32_t>(device)) unback(driver, *memory);
     return CUDA_SUCCESS;
 }
@@ -122,13 +122,13 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
             out = used(gpu);
             break;
         case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-            out = known().used_high[gpu];
+            out = memories().used_high[gpu];
             break;
         case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
             out = reserved(gpu);
             break;
         case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-            out = known().reserved_high[gpu];
+            out = memories().reserved_high[gpu];
             break;
         default:
             return CUDA_ERROR_INVALID_VALUE;

@@ -35,7 +35,7 @@ constexpr std::uint32_t kLastDevice = 0xFFF80000;  // leaves room for contexts
 
 // A context's part: the compute group and its context share at its start, then channels, then three copy groups.
 constexpr std::uint32_t kShareOffset = 0x01;
-constexpr std::array<std::uint32_t, 8> kComputeChannels{0x07, 0x0D, 0x11, 0x15, 0x19, 0x1D, 0x21, 0x25};
+constexpr std::array<std::uint32_t, 8> kComputeChannelsAt{0x07, 0x0D, 0x11, 0x15, 0x19, 0x1D, 0x21, 0x25};
 constexpr std::array<std::uint32_t, 3> kCopyGroups{0x29, 0x37, 0x45};
 constexpr std::array<std::uint32_t, 4> kCopyChannels{0x02, 0x05, 0x08, 0x0B};
 constexpr Placed kContextObjects[] = {
@@ -249,9 +249,9 @@ std::vector<std::uint32_t> RmTree::add_context(std::uint32_t client_handle, std:
         if (compute) client.objects[engine++] = {.cls = rm_class::kHopperCompute, .parent = handle, .gpu = gpu};
         client.objects[engine] = {.cls = rm_class::kHopperCopy, .parent = handle, .gpu = gpu};
     };
-    for (std::uint32_t i = 0; i < kComputeChannels.size(); ++i) {
-        add_channel(start + kComputeChannels[i], start, i, true);
-        if (i > 1) client.objects[start + kComputeChannels[i] - 1] = {.cls = 0x3E, .parent = device, .gpu = gpu};
+    for (std::uint32_t i = 0; i < kComputeChannelsAt.size(); ++i) {
+        add_channel(start + kComputeChannelsAt[i], start, i, true);
+        if (i > 1) client.objects[start + kComputeChannelsAt[i] - 1] = {.cls = 0x3E, .parent = device, .gpu = gpu};
     }
     for (const std::uint32_t offset : kCopyGroups) {
         const std::uint32_t group = add_group(client, start + offset, gpu, false);

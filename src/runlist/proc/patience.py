@@ -81,6 +81,13 @@ def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answe
     return otherwise
 
 
+def is_silent(pid: int) -> bool:
+    """Whether a question about a process has no answer now, whatever it is."""
+    uid = owner_of(pid)
+    silence = None if uid is None else _silent.get(Owner.of(pid, uid))
+    return silence is not None and silence.covers(pid)
+
+
 def _in_time(asking: threading.Thread, answered: threading.Event) -> bool:
     began = time.monotonic()
     while not answered.wait(PATIENCE_S):

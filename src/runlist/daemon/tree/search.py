@@ -19,6 +19,7 @@ from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import NotAdmitted, NoTargetError, RunlistError
+from runlist.proc import patience
 from runlist.proc.owners import may_answer_for
 from runlist.proc.process import descendants, descendants_then, descriptor_count, owner_of, start_of
 
@@ -44,6 +45,9 @@ LEFT_ALONE = 512
 
 PIECE_S = 0.002
 """So long the processes of a tree are gone through in a row."""
+
+ASKED_AGAIN_S = 10.0
+"""The rules are asked so often about a process of which there is no telling what it runs."""
 
 PATIENCE_S = 0.1
 """A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
@@ -79,6 +83,7 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._silent: dict[int, float] = {}  # who did not tell its words then; when the rules are asked again
         self._nobodys: dict[int, float] = {}  # who sent something and is of no tree; until when that is believed
         self._named = 0  # roots, by then
         self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
@@ -282,6 +287,7 @@ class Search:
     def rules_changed(self, concerns: Callable[[int], bool]) -> None:
         """Ask the rules again about the processes that nobody named and for which this is true."""
         self._passed_over = {pid for pid in self._passed_over if not concerns(pid)}
+        self._silent.clear()
         self._nobodys.clear()
         self._wake()
 
@@ -308,9 +314,14 @@ class Search:
         if tops != (now := self._all_tops()):  # somebody named more meanwhile
             trees = descendants_then(now)
         named = {pid for tree in trees.values() for pid in tree}
-        for pid in there - named - self._processes.managed.keys() - self._passed_over:
-            self._passed_over.add(pid)
+        self._silent = {pid: at for pid, at in self._silent.items() if pid in there}
+        later = {pid for pid, at in self._silent.items() if at > time.monotonic()}
+        for pid in there - named - self._processes.managed.keys() - self._passed_over - later:
             self._name_by_rule(pid)
+            if patience.is_silent(pid):
+                self._silent[pid] = time.monotonic() + ASKED_AGAIN_S
+            else:
+                self._passed_over.add(pid)
 
     def _all_tops(self) -> list[int]:
         return [pid for root in self._processes.roots.values() for pid in self._processes.tops(root)]

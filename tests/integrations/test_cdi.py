@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 
 from runlist import interpreter
+from runlist.daemon.placement.book import RuleBook
+from runlist.daemon.placement.facts import Facts
 from runlist.daemon.placement.rules import Rules
 from runlist.errors import RunlistError, UsageError
 from runlist.integrations.cdi import generate, hook
 from runlist.integrations.cdi.spec import as_yaml, joined, spec, with_drivers
+from runlist.integrations.node import drop_ins as kubernetes
 from runlist.planes.interface import NodeGpu
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.cdi_schema import wrong
@@ -113,10 +116,21 @@ def test_nvidias_own_specification_is_taken_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "kind: x", "[]", "{}", '{"devices": 3}', '{"devices": [{}]}', "[" * 100_000,
-                                  '{"devices": [{"name": "7", "containerEdits": {}}]}'])  # fmt: skip
+                                  '{"devices": [{"name": "7", "containerEdits": {}}]}',
+                                  *(json.dumps({"devices": [{"name": "0", "containerEdits": edits}]}) for edits in (
+                                      None, [], "x", {"deviceNodes": [{}]}, {"env": [1]}, {"env": {"a": 1}},
+                                      {"hooks": 5}, {"hooks": [5]}, {"mounts": "xx"}, {"mounts": [{}]})),
+                                  '{"devices": [{"name": "0", "containerEdits": {}}], "containerEdits": [1]}',
+                                  ])  # fmt: skip
 def test_what_is_no_specification_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="file: "):
         with_drivers(made(), text, "file")
+
+
+def test_a_version_that_is_none_changes_nothing() -> None:
+    for version in (None, "9" * 5000, "0.6.x", 7):
+        theirs = {"cdiVersion": version, "devices": [{"name": "0", "containerEdits": {"env": None}}]}
+        assert with_drivers(made(), json.dumps(theirs), "file")["cdiVersion"] == made()["cdiVersion"]
 
 
 def test_edits_of_both_are_there_once() -> None:
@@ -142,7 +156,7 @@ def test_a_container_begins_and_ends(tmp_path: Path) -> None:
     folder = tmp_path / "rules.d"
     assert hook.run(state("created", **{"class": "batch", "weight": "30", "memory": "2G"}), folder) == []
     (path,) = folder.iterdir()
-    assert (path.name, stat.S_IMODE(path.stat().st_mode)) == (f"container-{ID}.toml", 0o600)
+    assert (path.name, stat.S_IMODE(path.stat().st_mode)) == (f"oci-{ID}.toml", 0o600)
     (written,) = tomllib.loads(path.read_text())["rule"]
     assert written == {
         "container": ID, "labels": {"container": ID},
@@ -152,6 +166,26 @@ def test_a_container_begins_and_ends(tmp_path: Path) -> None:
     assert hook.run(state("stopped"), folder) == []
     assert hook.run(state("stopped"), folder) == []
     assert not list(folder.iterdir())
+
+
+def test_of_a_container_that_the_node_agent_knows_its_rule_counts(tmp_path: Path) -> None:
+    """It has the pod's namespace, for which an administrator's bounds stand."""
+    (tmp_path / "main.toml").write_text('[[bound]]\nlabels = { namespace = "shop" }\nclass = "batch"\n')
+    book = RuleBook(Rules.load(tmp_path / "main.toml"))
+    hook.run(state("created", **{"class": "latency"}), tmp_path / "rules.d")
+    labels = {"namespace": "shop", "pod": "web-0", "container": "main"}
+    (tmp_path / "rules.d" / kubernetes.file_name(ID)).write_text(kubernetes.rule_text(ID, labels, {"class": "latency"}))
+    for path in (tmp_path / "rules.d").iterdir():
+        book.put(path.name, Rules.of_drop_in(path, path.read_bytes()))
+    match = book.match(Facts(0, container=ID))
+    assert match is not None
+    assert (match.labels, match.settings["class"]) == (labels, "batch")
+
+
+def test_what_an_older_hook_wrote_goes_with_its_container(tmp_path: Path) -> None:
+    (tmp_path / f"container-{ID}.toml").touch()
+    hook.run(state("stopped"), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("group", ["команда", "\N{PARTY POPPER}", 'a"b\\c'])
@@ -257,7 +291,15 @@ def test_the_command_writes_what_a_runtime_reads(commands: Commands, daemon: Dae
     assert "cannot be written" in commands.fails(1, "cdi", "generate", "--output", "/proc/none/a.json")
     assert "no others" in commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "etc" / "runlist"))
     assert os.listdir(tmp_path / "etc") == ["a.yaml"]
-    (tmp_path / "theirs.yaml").write_text("kind: nvidia.com/gpu\n")
+    theirs = "kind: nvidia.com/gpu\n"
+    (tmp_path / "theirs.yaml").write_text(theirs)
+    assert "take another name" in commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "theirs.yaml"))
+    assert (tmp_path / "theirs.yaml").read_text() == theirs
+    for _ in range(2):
+        commands.ok("cdi", "generate", "--output", str(tmp_path / "ours.json"))
+    twice = commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "more.yaml"))
+    assert f"{tmp_path / 'ours.json'} has these devices, too" in twice  # engines would take neither
+    assert not (tmp_path / "more.yaml").exists()
     assert "--format=json" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "theirs.yaml"))
     (tmp_path / "binary").write_bytes(b"\xff")
     assert "binary: not UTF-8 text: name" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "binary"))

@@ -252,6 +252,20 @@ def test_of_two_runtimes_the_one_that_has_pods_is_the_nodes(two: tuple[FakeRunti
     asking.close()
 
 
+def test_a_socket_that_nobody_serves_any_more_hides_no_runtime(two: tuple[FakeRuntime, FakeRuntime]) -> None:
+    """A runtime that is stopped for another one leaves its socket."""
+    first, second = two
+    first.stop()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(first.socket))
+    asking = Runtime()
+    with pytest.raises(RuntimeGone, match="cannot be asked"):
+        asking.containers()  # it may be the node's, as the other one has no pods
+    there = second.run("web-0")
+    assert [one.id for one in asking.containers()] == [there]
+    asking.close()
+
+
 def test_another_runtime_is_not_asked_while_the_first_one_is_away(two: tuple[FakeRuntime, FakeRuntime]) -> None:
     """It would know none of the containers, and all would count as gone."""
     first, _ = two

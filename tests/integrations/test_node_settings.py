@@ -192,12 +192,20 @@ def test_what_the_device_plugin_granted_goes_first() -> None:
     found = of({"runlist.dev/weight": "9999", "runlist.dev/class": "batch"}, granted=given)
     assert found.settings == {**expected, "class": "batch"}
     assert "granted-share=25 says weight=25, and goes first" in found.notes[0]
-    found = of({"runlist.dev/group": "none"}, granted=given)  # no process has it for itself
-    assert found.settings == expected
-    assert "group=none is not taken" in found.notes[0]
     found = of(given)
     assert found.settings == {"group": POD}, "a pod's author grants nothing"
     assert len(found.notes) == 2
+
+
+@pytest.mark.parametrize("word", ["none", "pod", "joint"])
+def test_what_was_granted_is_shared_with_no_other_weights(word: str) -> None:
+    """A group has the largest weight in it, which another container may have by an annotation; each process would have
+    it for itself without one.
+    """
+    found = of({"runlist.dev/group": word}, granted={"runlist.dev/granted-share": "25"})
+    assert found.settings == {"weight": "25", "group": "container"}
+    assert f"group={word} is not taken" in found.notes[0]
+    assert not of({"runlist.dev/group": "container"}, granted={"runlist.dev/granted-share": "25"}).notes
 
 
 def test_three_dialects_at_once_are_taken_setting_by_setting() -> None:

@@ -267,6 +267,9 @@ def test_the_library_is_installed_for_containers_of_the_host(
     wait_for((folder / "cdi" / "runlist.dev-gpu.json").is_file, "the CDI specification")
     text = (folder / "cdi" / "runlist.dev-gpu.json").read_text()
     assert str(folder / "host" / "librunlist.so") in text
+    for path in (folder / "cdi" / "runlist.dev-gpu.json", folder / "host" / "librunlist.so"):
+        path.unlink()
+        wait_for(path.is_file, "what somebody took away")
     assert given.answers[SHARE].cdi_devices[1].name.partition("=")[2] in text
 
 

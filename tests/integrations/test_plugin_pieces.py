@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,12 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import UsageError
+from runlist.integrations.cdi import spec
 from runlist.integrations.kubernetes import names
 from runlist.integrations.node.dialects import Asked, granted
 from runlist.integrations.node.pods import Pod
+from runlist.integrations.plugin import run
 from runlist.integrations.plugin.given import Ways, response
 from runlist.integrations.plugin.ids import GIB, LONGEST_ID, device_id, split_id
 from runlist.integrations.plugin.pieces import Resource, Taken
+from runlist.integrations.plugin.run import CDI_FILE, Choices
 from runlist.integrations.plugin.service import PAIR_S, Gpus, Pairs, Service
 from runlist.planes.interface import NodeGpu
 
@@ -159,6 +163,23 @@ def test_by_cdi_the_names_of_devices_are_given_and_nothing_else() -> None:
     assert not given.mounts
     assert not given.devices
     assert given.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_the_specification_follows_the_devices_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's modules may come after the plugin, and a device node with them."""
+    choices, file, late = Choices(cdi=tmp_path), tmp_path / CDI_FILE, tmp_path / "nvidia-uvm"
+    monkeypatch.setattr(spec, "DEVICE_NODES", (str(late),))
+    before = run._keep(choices, GPUS, Ways(None, None), "")
+    assert str(late) not in file.read_text()
+    written = file.stat().st_ino
+    assert run._keep(choices, GPUS, Ways(None, None), before) == before
+    assert file.stat().st_ino == written
+    late.touch()
+    assert run._keep(choices, GPUS, Ways(None, None), before) == file.read_text() != before
+    assert str(late) in file.read_text()
+    file.write_text('{"kind": "example.com/gpu"}')
+    assert run._keep(choices, GPUS, Ways(None, None), "") == ""
+    assert "example.com" in file.read_text(), "it is somebody else's"
 
 
 def test_a_share_and_memory_right_after_one_another_are_a_pair() -> None:

@@ -16,6 +16,7 @@ from runlist.cli import application
 from runlist.daemon.placement.rules import Rules
 from runlist.integrations.exporter.serve import parse_address
 from runlist.integrations.kubernetes.names import SHARE_RESOURCE
+from runlist.integrations.node.api import ACCOUNT
 from runlist.planes.registry import choose_plane
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.helm import program
@@ -243,7 +244,23 @@ def test_every_volume_is_there_and_used() -> None:
 def test_where_no_agent_runs_nobody_may_ask_the_api_server() -> None:
     found = manifests("node.enabled=false")
     assert not found.keys() & {"ClusterRole", "ClusterRoleBinding"}
-    assert found["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert "serviceAccountToken" not in json.dumps(found)
+
+
+def test_the_agent_alone_may_ask_the_api_server() -> None:
+    """The exporter, which everybody reaches, and the daemon have nothing to show to it."""
+    found = manifests("serviceMonitor.enabled=true")
+    pod = found["DaemonSet"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (account,) = [one for one in pod["volumes"] if "serviceAccountToken" in json.dumps(one)]
+    mounts = [
+        (name, mount["mountPath"], mount["readOnly"]) for name, one in containers(found).items()
+        for mount in one["volumeMounts"] if mount["name"] == account["name"]
+    ]  # fmt: skip
+    assert mounts == [("node", str(ACCOUNT.parent), True)]
+    files = {path["path"] for source in account["projected"]["sources"] for one in source.values()
+             for path in one.get("items", [one])}  # fmt: skip
+    assert files == {"token", "ca.crt", "namespace"}, "what a client looks for"
 
 
 def test_a_daemon_that_stands_still_is_ended() -> None:

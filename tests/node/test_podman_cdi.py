@@ -90,7 +90,7 @@ def test_a_container_is_managed_by_its_device_alone(
         assert task.labels == {"container": identity}
         assert task.group.startswith("container:")
         assert "librunlist.so" in Path(f"/proc/{pid}/maps").read_text()
-        assert drop_ins() == [f"container-{identity}.toml"]
+        assert drop_ins() == [f"oci-{identity}.toml"]
         daemon.kill()
         tenant.wait_for_progress()
         daemon = start_daemon()

@@ -93,7 +93,27 @@ def test_a_node_that_is_a_container_is_none_of_its_pods(
     """kind's, under older hierarchies: there a path shows the containers that the daemon is in itself."""
     paths = {os.getpid(): ours, 1: theirs}
     monkeypatch.setattr(cgroup, "read", lambda pid, *_: f"4:memory:{paths[pid]}\n0::/\n")
-    assert cgroup.cgroup_of(1) == ("/", container)
+    assert cgroup.cgroup_of(1) == (theirs, container)
+
+
+def test_of_a_container_in_older_hierarchies_alone_the_path_is_the_one_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the unified hierarchy has its engine's service, or nothing: rules and bounds for pods would find none."""
+    pod, service = f"/kubepods/burstable/pod1/{POD}", "/system.slice/containerd.service"
+    job = "/slurm/uid_1000/job_7/step_0"
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\ncgroup = "/kubepods*"\nset.class = "batch"\n')
+    for lines, path in (
+        (f"4:pids:{pod}\n1:name=systemd:{pod}\n0::{service}\n", pod),
+        (f"4:pids:{pod}\n", pod),
+        (f"4:pids:{service}\n0::{service}\n", service),
+        (f"4:freezer:{job}\n3:pids:{pod}\n0::{service}\n", job),
+    ):
+        monkeypatch.setattr(cgroup, "read", lambda pid, *_, lines=lines: lines if pid == 1 else "0::/\n")
+        assert cgroup.cgroup_of(1)[0] == path
+        assert (Rules.load(rules).match(Facts(0, cgroup=path)) is not None) == (path == pod)
 
 
 def _pod(name: str, container: str) -> str:

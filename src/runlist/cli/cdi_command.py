@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
         from runlist.integrations.cdi import generate as making
         from runlist.integrations.cdi.spec import as_yaml, with_drivers
 
-        if output != "-" and not output.endswith((".json", ".yaml")):
+        if output != "-" and not output.endswith(making.ENDINGS):
             raise UsageError(f"--output {output}: take a name that ends in .json or .yaml: engines read no others")
         chosen = form or ("yaml" if output.endswith(".yaml") else "json")
         if chosen not in FORMATS:

@@ -30,8 +30,8 @@ _ID = re.compile(r"(?:[0-9]{1,10}:)?[0-9a-f]{64}")
 
 def cgroup_of(pid: int) -> tuple[str, str]:
     """The cgroup v2 path of a process, and the id of the container that it is in; each empty where there is none. Where
-    Slurm names its job in one of the older hierarchies alone, that is the path. A container below a cgroup of another
-    user has that user's number before its id (`1000:ID`): whoever owns a cgroup gives any names to those below.
+    Slurm's job, or root's container, is in the older hierarchies alone, that is the path. A container below a cgroup of
+    another user has that user's number before its id (`1000:ID`): whoever owns a cgroup gives any names to those below.
     """
     lines = [line.split(":", 2) for line in read(pid, "cgroup", _MAX_BYTES).split("\n")]  # names may have other breaks
     paths = [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == _PARTS)]
@@ -40,8 +40,9 @@ def cgroup_of(pid: int) -> tuple[str, str]:
     path = next((path for _, path in paths if _SLURM.match(path)), path)
     for controllers, found in paths:
         if container := _container_below_us(found):
-            owner = _owner_above(controllers, found, container)
-            return path, f"{owner}:{container}" if owner else container
+            if owner := _owner_above(controllers, found, container):
+                return path, f"{owner}:{container}"
+            return path if _containers(path) or _SLURM.match(path) else found, container
     return path, ""
 
 

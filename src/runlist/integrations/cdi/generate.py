@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from runlist import files, interpreter, paths, trusted
-from runlist.errors import NotSupportedError
+from runlist.errors import NotSupportedError, UsageError
 from runlist.integrations.cdi import spec
+from runlist.integrations.kubernetes import names
 from runlist.planes.process.library import library
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as variables
 
 MOST = 16 << 20
 """Bytes of another specification."""
+
+ENDINGS = (".json", ".yaml")
+"""Of the files that engines read."""
+
+_KIND = re.compile(
+    rb"\bkind[\"']?\s*:\s*[\"']?" + re.escape(names.CDI_KIND).encode() + rb"[\"']?\s*(?:[,}#]|$)", re.MULTILINE
+)
 
 
 def generate(device: str | None, *, preload: bool = True, hook: bool = True) -> dict[str, Any]:
@@ -52,11 +61,24 @@ def read(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a specification so that nobody reads half of it. It says what engines run as root: so it goes to no folder
-    whose owner could put another in its place. Raises RunlistError or OSError.
+    whose owner could put another in its place, and replaces nobody else's. Raises RunlistError or OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     trusted.check(path.parent)
+    if path.is_file() and path.stat().st_size and not _is_ours(path):
+        raise UsageError(f"{path} is there, and none of {names.CDI_KIND}: take another name, or remove it")
+    for other in sorted(path.parent.iterdir()):
+        if other.suffix in ENDINGS and other.name != path.name and other.is_file() and _is_ours(other):
+            raise UsageError(
+                f"{other} has these devices, too, and engines would take neither: write that one, or remove it"
+            )
     files.replace(path, text.encode())
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a specification is of our kind of devices, whoever wrote it and in which form."""
+    with path.open("rb") as file:
+        return _KIND.search(file.read(MOST)) is not None
 
 
 def _hook_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -32,8 +32,8 @@ SETTINGS = ("class", "weight", "cap", "burst", "deadline", "p99", "group", "memo
 
 
 def file_name(identity: str) -> str:
-    """The name of a container's rules."""
-    return f"container-{identity}.toml"
+    """The name of a container's rules: behind that of the node agent, which knows the pod and so goes first."""
+    return f"oci-{identity}.toml"
 
 
 def rule(identity: str, annotations: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -68,7 +68,8 @@ def run(state: Any, folder: Path) -> list[str]:
     if not (isinstance(identity, str) and _ID.fullmatch(identity) and isinstance(annotations, dict)):
         raise UsageError("this is no container's state: it has no id")
     if state.get("status") == "stopped":
-        (folder / file_name(identity)).unlink(missing_ok=True)
+        for name in (file_name(identity), f"container-{identity}.toml"):  # as hooks before 0.10 called it
+            (folder / name).unlink(missing_ok=True)
         return []
     text, wrong = rule(identity, {str(key): str(value) for key, value in annotations.items()})
     with Folder(folder) as opened:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ MESSAGES_FOLDER = variables.SYSTEM_FOLDER
 DEVICE_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """Those that are no single GPU's."""
 ALL = "all"
+_PARTS = {"env": "", "deviceNodes": "path", "mounts": "containerPath", "hooks": "path"}
+"""The lists of edits, and what each of their objects has to have; variables are text."""
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 _BIND = ["ro", "nosuid", "nodev", "bind"]
 
 Edits = dict[str, Any]
@@ -81,8 +85,8 @@ def with_drivers(ours: dict[str, Any], text: str, where: str) -> dict[str, Any]:
     """
     try:
         theirs = json.loads(text)
-        found = {str(device["name"]): device["containerEdits"] for device in theirs["devices"]}
-        every = theirs.get("containerEdits") or {}
+        found = {str(device["name"]): _checked(device["containerEdits"]) for device in theirs["devices"]}
+        every = _checked(theirs.get("containerEdits") or {})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{where}: no CDI specification in JSON: `nvidia-ctk cdi generate --format=json --output=FILE` writes one"
@@ -96,6 +100,21 @@ def with_drivers(ours: dict[str, Any], text: str, where: str) -> dict[str, Any]:
     made["containerEdits"] = joined(every, made["containerEdits"])
     made["cdiVersion"] = max(made["cdiVersion"], str(theirs.get("cdiVersion", "")), key=_version)
     return made
+
+
+def _checked(edits: Any) -> Edits:
+    """Edits of others, which engines would refuse together with ours. Raises ValueError for what is none."""
+    if not isinstance(edits, dict):
+        raise ValueError("edits are an object")
+    for name, key in _PARTS.items():
+        parts = edits.get(name) or []
+        if not (isinstance(parts, list) and all(_is_part(one, key) for one in parts)):
+            raise ValueError(f"{name} is a list")
+    return edits
+
+
+def _is_part(one: Any, key: str) -> bool:
+    return isinstance(one, dict) and key in one if key else isinstance(one, str)
 
 
 def joined(first: Edits, second: Edits) -> Edits:
@@ -122,8 +141,8 @@ def _target(one: dict[str, Any]) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    parts = text.split(".")
-    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
+    match = _VERSION.fullmatch(text)
+    return tuple(map(int, match.groups())) if match else ()
 
 
 def _device(name: str, nodes: Iterable[str]) -> dict[str, Any]:

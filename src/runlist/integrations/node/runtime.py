@@ -125,19 +125,25 @@ class Runtime:
         if not sockets:
             raise RuntimeGone(f"no container runtime here: none of {', '.join(map(str, SOCKETS))}; name it by --cri")
         idle: Path | None = None
+        away: RuntimeGone | None = None
         fault: NoCri | None = None
         for socket in sockets:
             if len(sockets) > 1:
                 self.close()
             try:
                 self._open(socket)
+                is_the_nodes = self._found is not None or self._has_pods()
             except NoCri as error:  # such as the containerd of a Docker
                 fault = fault or error
-                continue
-            if self._found is not None or self._has_pods():
-                self._found = socket
-                return
-            idle = idle or socket
+            except RuntimeGone as error:  # it may have left its socket for good
+                away = away or error
+            else:
+                if is_the_nodes:
+                    self._found = socket
+                    return
+                idle = idle or socket
+        if away is not None:
+            raise away
         if idle is None:
             assert fault is not None
             raise fault

@@ -39,8 +39,8 @@ def wanted(asked: Asked) -> Wanted:
             elif first:
                 taken[wish.key] = wish
                 by[wish.key] = dialect
-    if (group := taken.get("group")) is not None and group.value == "none" and "granted" in by.values():
-        notes.setdefault(_note(group, "each process would have what the container was granted"))
+    if (group := taken.get("group")) is not None and group.value != "container" and "granted" in by.values():
+        notes.setdefault(_note(group, "what the container was granted is its own, whatever others weigh"))
         del taken["group"]
     settings = {key: wish.value for key, wish in taken.items() if key != "group"}
     own = any(wish.own for key, wish in taken.items() if key != "group")

@@ -104,30 +104,40 @@ async def _run(choices: Choices, limit: LogLimit) -> None:
 
 
 async def _watch(health: GpuWatch, gpus: Gpus, choices: Choices, ways: Callable[[], Ways], limit: LogLimit) -> None:
-    """Look at the GPUs, for ever; write the specification for CDI whenever they are others."""
-    described: list[tuple[str, int]] | None = None
+    """Look at the GPUs, for ever, and keep what containers get on the host as it should be."""
+    described = ""
     try:
         while True:
-            now = [(gpu.uuid, gpu.index) for gpu in gpus.now]
-            folder = choices.cdi if now != described else None
-            if folder is not None and now and _describe(folder / CDI_FILE, gpus.now, ways()):
-                described = now
+            described = _keep(choices, gpus.now, ways(), described)
             gpus.set(await asyncio.to_thread(health.look, LOOK_S))
             limit.say_left_out()
     finally:
         health.close()
 
 
-def _describe(path: Path, gpus: list[NodeGpu], ways: Ways) -> bool:
-    """Write the specification for CDI; whether that worked. The node agent writes the rules here: there is no hook."""
-    made = spec.spec(gpus, ways.library, ways.messages, (), {})
+def _keep(choices: Choices, gpus: list[NodeGpu], ways: Ways, described: str) -> str:
+    """Put the library and the specification for CDI there again, where they are gone, or it would be another than the
+    one that was `described` last. Returns what is described now, nothing where that did not work.
+    """
+    if choices.install is not None and ways.library is not None and not ways.library.exists():
+        try:
+            _library(choices)
+        except RunlistError as error:
+            log.warning("the library is gone", reason=str(error))
+    if choices.cdi is None or not gpus:
+        return described
+    path = choices.cdi / CDI_FILE
+    # The node agent writes the rules here: there is no hook.
+    text = f"{json.dumps(spec.spec(gpus, ways.library, ways.messages, (), {}), indent=2)}\n"
+    if text == described and path.exists():
+        return described
     try:
-        generate.write(path, f"{json.dumps(made, indent=2)}\n")
+        generate.write(path, text)
     except (RunlistError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         log.warning("the CDI specification cannot be written", path=str(path), reason=reason)
-        return False
-    return True
+        return ""
+    return text
 
 
 def _library(choices: Choices) -> Path | None:

@@ -139,6 +139,12 @@ void client_made(int control_fd, std::uint32_t client) {
 
 void client_works(int control_fd, std::uint32_t client) { join_again(control_fd, client, region_fd()); }
 
+// Once for each client, or more often where it has several: from now on there is something to manage.
+void client_computes(int control_fd, std::uint32_t client) {
+    static constinit std::atomic<std::uint32_t> told{0};
+    if (told.exchange(client, std::memory_order_relaxed) != client) join(control_fd, client, region_fd());
+}
+
 operations::Telling told_in() {
     region::Slot* slot = region::quota.on() ? region::quota.own_slot() : nullptr;
     if (slot == nullptr) return {.known = true, .slot = nullptr, .operations = nullptr};
@@ -169,7 +175,8 @@ __attribute__((constructor)) void loaded() {
 
 }  // namespace
 
-constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made, .works = client_works};
+constinit const rm::OnClient rm::on_client{
+    .asked = start, .made = client_made, .works = client_works, .computes = client_computes};
 
 constinit const activity::OnWork activity::on_work = runlist::say_work;
 constinit const activity::OnAnnouncement activity::on_announcement = announced;

@@ -83,7 +83,8 @@ inline constexpr char kOperationsBound[] = "RUNLIST_OPERATIONS_BOUND_MS";
 // `1`: a program that starts the scheduler of operations learns profiles of kernels.
 inline constexpr char kLearn[] = "RUNLIST_LEARN";
 
-// The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket.
+// The socket that a tenant sends to, before that of all users beside it; `runlist run` sets it. The daemon's own are
+// always beside its stream socket.
 inline constexpr char kMessages[] = "RUNLIST_MESSAGES";
 
 // The daemon's stream socket.

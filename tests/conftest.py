@@ -80,7 +80,7 @@ class _TellAtOnce:
 
 
 def _import_part(number: int, count: int) -> None:
-    """Import every so manieth file of tests, others in each process: what one has compiled the others need not."""
+    """Import another part of the files of tests in each process: what one has compiled the others need not."""
     gc.disable()  # as in a collection
     files = sorted(path for path in TESTS.glob("*/test_*.py") if path.parent.name != "node")
     for path in files[number::count]:

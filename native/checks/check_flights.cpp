@@ -84,7 +84,7 @@ struct Ahead {
     }
     ~Ahead() {
         in_flight.store(false);
-        REQUIRE(flush(client) == CUDA_SUCCESS);
+        flush(client);
         while (any_flies(*engine.load())) land_all(*engine.load());
         REQUIRE(rl_operations_stop() == 0);
     }
@@ -117,7 +117,7 @@ void ahead() {
         while (bound.client.queue.done() < done + 3) runlist::pause_ns(1'000'000);  // though nothing ends
         REQUIRE(!bound.client.queue.is_empty());
         in_flight.store(false);
-        REQUIRE(flush(bound.client) == CUDA_SUCCESS);
+        flush(bound.client);
         REQUIRE(given[1].numbers.size() == 43);
     }
     {
@@ -137,7 +137,7 @@ void ahead() {
             landing.store(2);
             land_all(all);  // four in 100 µs
             in_flight.store(false);
-            REQUIRE(flush(bound.client) == CUDA_SUCCESS);
+            flush(bound.client);
             while (any_flies(all)) land_all(all);
             in_flight.store(true);
         }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "checks/operations_driver.hpp"
+#include "operations/patience.hpp"
 
 namespace {
 
@@ -25,7 +26,7 @@ void work(int index, int stream) {
         launch(*client, {stream, round}, numbers.below(4) == 0 ? Kind::kEvent : Kind::kKernel);
         if (round % 64 == 0) launch(*client, {kShared, round}, Kind::kGraph);  // a stream that all of them use
         if (numbers.below(100) != 0) continue;
-        REQUIRE(flush(*client) == CUDA_SUCCESS);
+        flush(*client);
         const std::lock_guard lock(given[stream].mutex);
         REQUIRE(given[stream].numbers.size() == round + 1);
     }
@@ -243,11 +244,58 @@ void rousing() {
     for (std::uint64_t number = 0; number < 50; ++number) launch(client, {1, number}, Kind::kKernel);
     REQUIRE(client.queue.written() - client.queue.done() == 50);
     const std::uint32_t roused = client.drained.load();
-    std::thread waits([&] { REQUIRE(flush(client) == CUDA_SUCCESS); });
+    std::thread waits([&] { flush(client); });
     while (client.awaited.load() == 0) std::this_thread::yield();
     first_busy.store(false);
     waits.join();
     REQUIRE(client.drained.load() - roused <= 2);
+    REQUIRE(rl_operations_stop() == 0);
+}
+
+std::atomic<int> slow{0};
+
+CUresult run_slowly(const Record&) {
+    runlist::pause_ns(1'000'000);
+    slow.fetch_add(1);
+    return CUDA_SUCCESS;
+}
+
+// A queue that moves is waited for to its end, however long that takes.
+void patience() {
+    static Queue queue;
+    for (int record = 0; record < 2; ++record) {
+        REQUIRE(queue.reserve(16) != nullptr);
+        queue.commit();
+    }
+    Patience none(queue, 0);
+    for (int record = 0; record < 2; ++record) {
+        runlist::pause_ns(1'000);
+        REQUIRE(none.is_over());
+        REQUIRE(queue.front() != nullptr);
+        queue.pop();
+        REQUIRE(!none.is_over());
+    }
+    set_bound(100'000'000);  // twice that is what nothing may move for
+    first_busy.store(true);
+    REQUIRE(rl_operations_start(2) == 0);
+    set_bound(10'000'000'000);
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    REQUIRE(rl_operations_admission(&closed) == 0);
+    Client& client = engine.load()->all[1];
+    launch(engine.load()->all[0], {0, 0}, Kind::kKernel);
+    constexpr int kMany = 250;
+    for (int number = 0; number < kMany; ++number) {
+        const Call made;
+        Doing doing(made, client, kCalls, Kind::kKernel, stream_at(1), false, nullptr);
+        REQUIRE(!doing.goes_now());
+        Record* record = doing.reserve(0, nullptr);
+        REQUIRE(record != nullptr);
+        record->run = run_slowly;
+        doing.commit();
+    }
+    first_busy.store(false);
+    flush(client);
+    REQUIRE(slow.load() == kMany);
     REQUIRE(rl_operations_stop() == 0);
 }
 
@@ -328,6 +376,7 @@ int main() {
     waits();
     clients();
     telling();
+    patience();
     rousing();
     restarts();
     std::puts("ok");

@@ -92,10 +92,10 @@ inline void launch(Client& client, const Piece& piece, Kind kind) {
     const Call made;
     Doing doing(made, client, kCalls, kind, stream_at(piece.stream), false, nullptr);
     if (!doing.goes_now()) {
-        if (Record* record = doing.reserve(sizeof(Piece) + piece.number % 500)) {
+        if (Record* record = doing.reserve(sizeof(Piece) + piece.number % 500, nullptr)) {
             std::memcpy(record->rest(), &piece, sizeof(piece));
             record->run = run_piece;
-            doing.commit(*record, nullptr);
+            doing.commit();
             return;
         }
         doing.wait_for_turn();

@@ -63,7 +63,19 @@ struct PerhapsNode {
 template <Id id, int row>
 struct RecordWithFlags : PerhapsNode<Pass>::Of<id, row> {};
 
-template <Id id, int row>
-struct WaitWithFlags : PerhapsNode<Divide>::Of<id, row> {};
+// A stream that waits for what is captured captures, too.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct WaitWithFlags;
+
+template <Id id, int row, typename... Arguments>
+struct WaitWithFlags<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        auto* wait = &PerhapsNode<Divide>::Of<id, row>::call;
+        if (!any_capture() || !operations::on()) [[likely]]
+            return wait(arguments...);
+        const operations::Joins joins(Named(arguments...).stream);
+        return wait(arguments...);
+    }
+};
 
 }  // namespace runlist::hooks

@@ -127,6 +127,9 @@ template <How how, typename... Arguments>
         if (!is_all_pinned(calls, arguments...)) return false;
     }
     if constexpr (how == How::kKernel) {
+        const operations::Shape shape = shape_of_launch(arguments...);
+        constexpr unsigned kMostThreads = 1024;
+        if (shape.blocks == 0 || shape.threads == 0 || shape.threads > kMostThreads) return false;  // is refused
         void** given[2]{};
         int pointers = 0;
         const auto look = [&](auto argument) {
@@ -140,7 +143,7 @@ template <How how, typename... Arguments>
         }
         bytes = rounded(sizeof(Tuple)) + parameters.bytes();
     }
-    operations::Record* record = doing.reserve(bytes);
+    operations::Record* record = doing.reserve(bytes, how == How::kRecord ? first_of<CUevent>(arguments...) : nullptr);
     if (record == nullptr) return false;
     const auto on = [&](auto argument) {
         if constexpr (std::is_same_v<decltype(argument), CUstream>)
@@ -157,7 +160,7 @@ template <How how, typename... Arguments>
     } else {
         record->run = run_plain<Arguments...>;
     }
-    doing.commit(*record, how == How::kRecord ? first_of<CUevent>(arguments...) : nullptr);
+    doing.commit();
     return true;
 }
 

@@ -52,6 +52,8 @@ template <How how, typename... Arguments>
                                                CUresult (*real)(Arguments...), Arguments... arguments) {
     const CUstream stream = operations::stream_of(client, calls, named, per_thread);
     if (is_captured_now(row, stream)) {
+        // Its record before, which is none of the capture, would come after this one.
+        if constexpr (how == How::kRecord) operations::await_record(first_of<CUevent>(arguments...));
         const operations::Inside inside;
         return call_on(stream, real, arguments...);
     }
@@ -75,6 +77,7 @@ template <How how, typename... Arguments>
     doing.end(result);
     if constexpr (!kTakes<CUstream, Arguments...> && !kTakes<const CUlaunchConfig*, Arguments...>) {
         if (!per_thread) client.legacy.give();
+        if (how == How::kTurn && result == CUDA_SUCCESS) return operations::take_error(client);
     }
     return result;
 }
@@ -143,7 +146,8 @@ CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arg
         const operations::NotAsked none;
         const operations::Calls& calls = *operation_calls(row);
         CUcontext part = nullptr;
-        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS)
+        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS &&
+            part != nullptr)
             operations::forget_green(calls, part);
         return real(arguments...);
     } else {
@@ -188,7 +192,9 @@ template <How how, typename... Arguments>
             return false;
         };
         if ((queued(arguments) || ...)) return CUDA_ERROR_NOT_READY;
-        return real(arguments...);
+        const CUresult result = real(arguments...);
+        if (how == How::kElapsed || client == nullptr || result != CUDA_SUCCESS) return result;
+        return operations::take_error(*client);
     }
     await_records_of_others<how>(client, arguments...);
     if constexpr (how == How::kTurn || how == How::kWait) {
@@ -233,22 +239,21 @@ template <How how, typename... Arguments>
     if constexpr (how == How::kAskStream) {
         const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
         if (operations::is_queued(*client, stream)) return CUDA_ERROR_NOT_READY;
-        if (stream != named && !per_thread && operations::has_legacy(*client, calls)) {
-            const CUresult own = call_on(stream, real, arguments...);
-            return own == CUDA_SUCCESS ? real(arguments...) : own;
-        }
-        return call_on(stream, real, arguments...);
+        CUresult asked = call_on(stream, real, arguments...);
+        if (asked == CUDA_SUCCESS && stream != named && !per_thread && operations::has_legacy(*client, calls))
+            asked = real(arguments...);
+        return asked == CUDA_SUCCESS ? operations::take_error(*client) : asked;
     }
-    const CUresult late = operations::flush(*client);
+    if constexpr (how == How::kMakeStream) {
+        const operations::Inside inside;
+        const CUresult made_one = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
+        if (made_one == CUDA_SUCCESS) operations::made_stream(*client, calls, *first_of<CUstream*>(arguments...));
+        return made_one;
+    }
+    operations::flush(*client);
     CUresult result = CUDA_SUCCESS;
     {
         const operations::Inside inside;
-        if constexpr (how == How::kMakeStream) {
-            const auto* stream = first_of<CUstream*>(arguments...);
-            result = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
-            if (result == CUDA_SUCCESS) operations::made_stream(*client, calls, *stream);
-            return result;
-        }
         if constexpr (how == How::kUnload) operations::forget_kernels();
         if constexpr (how == How::kEndStream) operations::forget_stream(named);
         if constexpr (how == How::kAwaitContext) {
@@ -265,12 +270,14 @@ template <How how, typename... Arguments>
             const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
             const bool mapped = stream != named && !per_thread;
             const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
+            operations::Stream* flushed = nullptr;
             if (how == How::kFlush && !is_captured) {
-                operations::order_flushed(*client, calls, stream);
+                flushed = operations::order_flushed(*client, calls, stream);
             } else if (mapped && !is_captured) {
                 operations::order_default(*client, calls, stream);
             }
             result = call_on(stream, real, arguments...);
+            if (how == How::kFlush && !is_captured) operations::gave(*client, flushed);
             if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
                 operations::follow_first(calls);
             }
@@ -279,10 +286,13 @@ template <How how, typename... Arguments>
             result = call_as_it_is<how>(row, real, arguments...);
         }
     }
+    // Of what failed in the queue those are told that wait, or ask whether it is done: all else would seem to have
+    // failed.
     if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext) {
         operations::stretch_ended(*client, how == How::kAwaitContext || per_thread);
+        if (result == CUDA_SUCCESS) return operations::take_error(*client);
     }
-    return result == CUDA_SUCCESS ? late : result;
+    return result;
 }
 
 // The usual way of what a client gives the GPU, out of the way of all that is seldom called: built for speed.

@@ -144,6 +144,12 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
           kind == Kind::kGroup ? gpu_of(key, object.parent) : 0});
 }
 
+// Of what goes, too, only so much is told: the daemon finds the rest by looking.
+ALWAYS bool may_tell(std::uint32_t pid) {
+    auto* process = find<Process>(&processes, pid);
+    return !process || within_budget(*process, pid);
+}
+
 ALWAYS void freed(const Request& request, std::uint32_t pid) {
     ObjectKey key{};
     key.pid = pid;
@@ -165,7 +171,7 @@ ALWAYS void freed(const Request& request, std::uint32_t pid) {
         fewer_groups(pid, was.groups);
         if (was.kind == Kind::kDevice) count_group(key, was.parent, -static_cast<std::int32_t>(was.groups));
     }
-    tell({What::kFreed, was.kind, request.fd, key.client, was.parent, key.object, 0, 0});
+    if (may_tell(pid)) tell({What::kFreed, was.kind, request.fd, key.client, was.parent, key.object, 0, 0});
 }
 
 ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
@@ -362,7 +368,7 @@ PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     object.client = object.object = of.client;
     if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd, of.file))
         fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));
-    tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
+    if (may_tell(key.pid)) tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
     return kOthersToo;
 }
 

@@ -14,6 +14,7 @@
 #include "core/guest.hpp"
 #include "core/say.hpp"
 #include "operations/engine.hpp"
+#include "operations/patience.hpp"
 
 namespace runlist::operations {
 namespace {
@@ -26,12 +27,30 @@ constexpr std::int64_t kLongestPauseNs = 60'000;
 constexpr std::int64_t kLeastQuietNs = 20'000;
 constexpr std::int64_t kMostQuietNs = 1'000'000;
 
-// Whether what client 0 was seen to give its streams is done.
+// What this thread asks does not end captures, but for questions about a stream that captures.
+void relax(const Calls& calls) {
+    static constinit thread_local const Calls* relaxed = nullptr;
+    if (relaxed == &calls) return;
+    relaxed = &calls;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+// Whether a stream captures, or must not be asked what it does since others do. None begins to meanwhile.
+bool captures(const Stream& stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream.calls->cuStreamIsCapturing == nullptr ||
+           stream.calls->cuStreamIsCapturing(stream.handle, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// Whether what client 0 was seen to give its streams is done. Those that capture count as if it were.
 bool is_first_done(Engine& all) {
     if (all.first_per_thread.load(std::memory_order_acquire) != 0) return false;
     for (const Engine::Followed& one : all.followed) {
         const Calls* calls = one.calls.load(std::memory_order_acquire);
         if (calls == nullptr) break;
+        relax(*calls);
         if (calls->cuEventQuery(one.event.load()) == CUDA_ERROR_NOT_READY) return false;
     }
     bool done = true;
@@ -42,6 +61,12 @@ bool is_first_done(Engine& all) {
         CUcontext current = nullptr;
         stream.calls->cuCtxGetCurrent(&current);
         if (current != stream.context) stream.calls->cuCtxSetCurrent(stream.context);
+        relax(*stream.calls);
+        if (stream.joining.load() != 0) {
+            done = false;  // ask later
+            return;
+        }
+        if (all.any_capture() && captures(stream)) return;
         done = stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY;
     });
     return done;
@@ -53,7 +78,6 @@ std::int64_t quiet_ns(const Admission& rule) {
     return std::clamp(rule.rest_ns.load(std::memory_order_relaxed), kLeastQuietNs, kMostQuietNs);
 }
 
-// A capture is disturbed by a question about its stream, so that nothing is asked while there is one.
 void look_at_first(Engine& all, std::int64_t now) {
     First& first = all.page->first;
     if (!first.is_working()) return;
@@ -61,7 +85,6 @@ void look_at_first(Engine& all, std::int64_t now) {
     if (first.worked.exchange(0) != 0) all.worked_ns = now;
     if (now - all.worked_ns < quiet_ns(all.page->admission)) return;
     const Held held(all.asking);
-    if (all.any_capture()) return;
     if (is_first_done(all)) first.has_ended(monotonic_ns());
 }
 
@@ -83,14 +106,6 @@ bool is_wanted(const Engine& all) {
     const std::int64_t until = all.page->first.wanted_ns.load();
     const std::int64_t now = monotonic_ns();
     return until > now && until - now <= kWantedNs;
-}
-
-void relax(const Calls& calls) {
-    static constinit thread_local const Calls* relaxed = nullptr;
-    if (relaxed == &calls) return;
-    relaxed = &calls;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 // Whoever waits for what is done looks again, and says anew what else it waits for.
@@ -216,6 +231,7 @@ void work(Engine& all) {
 void* run(void* argument) {
     auto& all = *static_cast<Engine*>(argument);
     inside = true;  // what it calls is looked at already
+    dispatches = true;
     call(SYS_prctl, long{PR_SET_NAME}, "runlist-ops", 0L, 0L, 0L);
     call(SYS_prctl, long{PR_SET_TIMERSLACK}, 1L, 0L, 0L, 0L);
     work(all);
@@ -227,6 +243,14 @@ void* run(void* argument) {
 
 NotAsked::NotAsked() { engine.load(std::memory_order_acquire)->asking.lock(); }
 NotAsked::~NotAsked() { engine.load(std::memory_order_acquire)->asking.unlock(); }
+
+Joins::Joins(CUstream stream) : stream_(engine.load(std::memory_order_acquire)->streams.find(stream)) {
+    const NotAsked none;
+    if (stream_ != nullptr) stream_->joining.fetch_add(1);
+}
+Joins::~Joins() {
+    if (stream_ != nullptr) stream_->joining.fetch_sub(1);
+}
 
 // With signals blocked in it: a program's handlers are for its own threads. Not those of faults, since the driver may
 // start a thread there, which calls functions of the program.
@@ -258,13 +282,15 @@ void wait_until_done(Client& client, std::uint64_t number, bool force) {
         }
     }
     wake();
-    const std::int64_t began = monotonic_ns();
+    Patience patience(client.queue, 2 * all.bound_ns);
     for (;;) {  // it says that it waits before it looks, and the dispatcher the other way round
         const std::uint32_t seen = client.drained.load();
         say_awaited(client, number);
         if (client.queue.done() >= number || all.stopping.load()) break;
-        if (monotonic_ns() - began > 2 * all.bound_ns) {  // the driver itself does not answer
+        if (patience.is_over()) {
             client.opened.fetch_add(1, std::memory_order_relaxed);
+            if (!all.gave_up.exchange(true))
+                say(Level::kWarning, "the driver takes nothing of what is queued: going on without that, out of order");
             break;
         }
         const timespec longest = timespec_of(100'000'000);

@@ -2,6 +2,7 @@
 #include "core/guest.hpp"
 #include "core/relaxed.hpp"
 #include "operations/engine.hpp"
+#include "operations/patience.hpp"
 
 namespace runlist::operations {
 namespace {
@@ -11,13 +12,26 @@ std::uint64_t pending_word(int client, std::uint64_t number) {
 }
 
 void* reserve_for(Engine& all, Client& client, std::size_t bytes) {
-    const std::int64_t began = monotonic_ns();
+    Patience patience(client.queue, 2 * all.bound_ns);
     for (;;) {
         if (void* place = client.queue.reserve(bytes)) return place;
-        if (bytes > Queue::kMost / 2 || monotonic_ns() - began > 2 * all.bound_ns || all.stopping.load())
-            return nullptr;
+        if (bytes > Queue::kMost / 2 || patience.is_over() || all.stopping.load()) return nullptr;
         pause_ns(50'000);
     }
+}
+
+// Whether there is room to know that what the client queues next records an event.
+bool knows_event(Engine& all, const Client& client, CUevent event) {
+    const std::uint64_t word = pending_word(client.index, client.queue.written() + 1);
+    const Held held(all.eventing);
+    auto* place = all.events.add(
+        event, [](auto&) {},
+        [&](const auto& other) {
+            const std::uint64_t there = other.load(kRelaxed);
+            return all.all[there >> 56 & 15].queue.done() >= (there & ((std::uint64_t{1} << 56) - 1));
+        });
+    if (place != nullptr) place->store(word, std::memory_order_release);
+    return place != nullptr;
 }
 
 bool fails_without_context(Kind kind) { return kind == Kind::kKernel || kind == Kind::kCopy || kind == Kind::kFill; }
@@ -54,12 +68,12 @@ bool Doing::goes_now() {
     return context_ == nullptr && fails_without_context(work_.kind);
 }
 
-Record* Doing::reserve(std::size_t bytes) {
+Record* Doing::reserve(std::size_t bytes, CUevent event) {
     Engine& all = here();
     client_.writing.lock();  // who stops the scheduler takes it, too
     void* place = !all.closed.load() && made_.is_of_now() ? reserve_for(all, client_, sizeof(Record) + bytes) : nullptr;
     auto* record = static_cast<Record*>(place);
-    if (record == nullptr) {
+    if (record == nullptr || (event != nullptr && !knows_event(all, client_, event))) {
         client_.writing.unlock();
         return nullptr;
     }
@@ -67,22 +81,10 @@ Record* Doing::reserve(std::size_t bytes) {
     return record;
 }
 
-void Doing::commit(Record&, CUevent event) {
-    Engine& all = here();
+void Doing::commit() {
     if (work_.stream != nullptr) {
         work_.stream->queued_by.store(client_.index, kRelaxed);
         work_.stream->pending.fetch_add(1, std::memory_order_acq_rel);
-    }
-    if (event != nullptr) {
-        const std::uint64_t word = pending_word(client_.index, client_.queue.written() + 1);
-        const Held held(all.eventing);
-        auto* place = all.events.add(
-            event, [](auto&) {},
-            [&](const auto& other) {
-                const std::uint64_t there = other.load(kRelaxed);
-                return all.all[there >> 56 & 15].queue.done() >= (there & ((std::uint64_t{1} << 56) - 1));
-            });
-        if (place != nullptr) place->store(word, std::memory_order_release);
     }
     client_.queue.commit();
     client_.writing.unlock();
@@ -90,7 +92,7 @@ void Doing::commit(Record&, CUevent event) {
 }
 
 void Doing::wait_for_turn() {
-    Record* record = reserve(0);
+    Record* record = reserve(0, nullptr);
     if (record == nullptr) {
         if (here().closed.load() || !made_.is_of_now()) wait_until_done(client_, client_.queue.written(), true);
         return;
@@ -118,6 +120,7 @@ void Doing::begin() {
 
 void Doing::end(CUresult result) {
     Engine& all = here();
+    gave(client_, work_.stream);
     if (client_.index == 0) {
         if (work_.per_thread && result == CUDA_SUCCESS) follow_first(*work_.calls);
         all.page->first.works(work_.cost);  // it may have been asked between the two
@@ -133,6 +136,7 @@ void run_record(Engine& all, Client& client, Record& record, std::int64_t now) {
     if (record.run == nullptr) return;  // the thread that waits for it does the rest
     order(client, record.work.stream, *record.work.calls);
     const CUresult result = record.run(record);
+    gave(client, record.work.stream);
     if (result == CUDA_SUCCESS) {
         meter(all, client, record.work);
     } else {

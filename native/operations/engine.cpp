@@ -16,6 +16,7 @@ constinit thread_local std::int8_t own_client = 0;
 constinit thread_local bool inside = false;
 constinit thread_local std::uint8_t gave_as = 0;
 constinit thread_local bool gave_elsewhere = false;
+constinit thread_local bool dispatches = false;
 constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
@@ -266,12 +267,10 @@ bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uin
     return count >= 0;
 }
 
-CUresult flush(Client& client) {
-    if (!client.queue.is_empty()) {
-        client.flushed.fetch_add(1, kRelaxed);
-        wait_until_done(client, client.queue.written(), false);
-    }
-    return take_error(client);
+void flush(Client& client) {
+    if (client.queue.is_empty()) return;
+    client.flushed.fetch_add(1, kRelaxed);
+    wait_until_done(client, client.queue.written(), false);
 }
 
 CUresult take_error(Client& client) {
@@ -342,8 +341,10 @@ void await_event_of_others(const Client* client, CUevent event) {
     const auto* there = here().events.find(event);
     if (there == nullptr) return;
     const Client& owner = all.all[there->load(std::memory_order_acquire) >> 56 & 15];
-    if (&owner != client) await_event(&all.all[0], event);
+    if (&owner != client) await_record(event);
 }
+
+void await_record(CUevent event) { await_event(&here().all[0], event); }
 
 void await_events_of_others(const Client* client) {
     here().events.each([&](const void* event, auto&) {

@@ -16,6 +16,7 @@
 #include "operations/calls.hpp"
 #include "operations/kernels.hpp"
 #include "operations/lately.hpp"
+#include "operations/logged.hpp"
 #include "operations/owed.hpp"
 #include "operations/page.hpp"
 #include "operations/queue.hpp"
@@ -34,6 +35,7 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     std::atomic<std::uint32_t> pending;
     std::atomic<int> queued_by;
     std::atomic<int> ordered_by;  // the client in order with whose default stream it is; kNobody: it does not block
+    std::atomic<std::uint16_t> used_by;  // a bit for each client that gave it something
     // Under the lock of meters of its user: what it was given since an event was recorded.
     std::int64_t duration_ns;
     std::uint32_t sms;
@@ -44,9 +46,11 @@ struct alignas(64) Stream {  // what every launch looks at is in its first line
     bool ordered;                // blocking, or a client's default stream
     bool vague;                  // under the lock of meters, too: how long something of it takes nobody can say
     std::atomic<bool> of_first;  // client 0 gave it work
-    // Under the client's lock of order: how much it was given, and how much of the default stream's it waited for; for
-    // the others the default stream knows of how much of theirs it waited for.
-    std::uint64_t given, joined;
+    std::atomic<int> joining;    // calls by which it may come to capture
+    // How much it was given, counted when the driver has it. Under the client's lock of order: how much of it the event
+    // is behind, and how much of the default stream's it waited for.
+    std::atomic<std::uint64_t> given;
+    std::uint64_t recorded, joined;
     CUevent event;
     CUcontext part;  // the context that is current where it is made: a green one, or `context`
 };
@@ -141,76 +145,19 @@ struct Client {
     }
 };
 
-struct Logged {
-    CUevent event;
-    CUcontext context;
-    const Calls* calls;
-    std::uint64_t number;  // 0: free
-};
-
-// The GPU's time beside ours: an event that was seen to be done at a moment.
-struct Clock {
-    CUcontext context;
-    CUstream stream;
-    CUevent event;
-    std::int64_t at_ns;     // 0: none
-    std::int64_t again_ns;  // not to be set before
-};
-
-struct Log {
-    static constexpr std::uint64_t kRoom = 4096;
-    Spin lock;
-    std::uint64_t written, taken, lost;
-    std::array<rl_operation, kRoom> ring;
-    std::array<Logged, 256> waiting;
-    std::array<Clock, 4> clocks;  // of the newest contexts; the dispatcher's alone, but for forget_logged
-
-    // Up to which operation it is known when they were done, as far as that will be. Where it takes too long, all that
-    // is there: what is not taken is overwritten.
-    std::uint64_t known() const {
-        if (written - taken > kRoom / 2) return written;
-        std::uint64_t before = written + 1;
-        for (const Logged& one : waiting) {
-            if (one.number != 0 && one.number < before) before = one.number;
-        }
-        return before - 1;
-    }
-};
-
-// How long client 0's newest stretches of work were. Any of its threads writes; one at a time reads, and clears.
-struct Latencies {
-    static constexpr std::uint64_t kRoom = 1024;
-    std::atomic<std::uint64_t> written;
-    std::array<std::atomic<std::uint64_t>, kRoom> ring;
-    Spin taking;
-    std::uint64_t taken;
-
-    void put(std::uint64_t latency_ns) { ring[written.fetch_add(1) % kRoom].store(latency_ns + 1); }
-
-    int take(std::uint64_t* latencies, int most) {
-        const Held held(taking);
-        const std::uint64_t until = written.load();
-        if (until - taken > kRoom) taken = until - kRoom;
-        int count = 0;
-        for (; count < most && taken < until; ++taken) {
-            const std::uint64_t one = ring[taken % kRoom].exchange(0);
-            if (one != 0) latencies[count++] = one - 1;  // else somebody is about to write it
-        }
-        return count;
-    }
-};
-
 // Zeroed memory, which a child of fork finds zeroed.
 struct Engine {
     std::atomic<std::uint32_t> turn;  // odd while it runs: how often it was started and stopped
     std::atomic<bool> logging;
     Owed unsettled;  // what default streams were given has to come before all that follows on others (settle)
-    std::atomic<bool> stopping, ended, said;
-    std::atomic<bool> changing;       // somebody starts or stops it
-    std::atomic<bool> left;           // the process ends
-    std::atomic<std::uint64_t> gone;  // streams that have ended
-    std::atomic<bool> closed;         // nothing more is queued
-    bool processes;                   // clients are processes; `own` is this one
+    std::atomic<bool> stopping, ended, said, gave_up;
+    std::atomic<bool> changing;          // somebody starts or stops it
+    std::atomic<bool> left;              // the process ends
+    std::atomic<std::uint64_t> gone;     // streams that have ended
+    std::atomic<bool> closed;            // nothing more is queued
+    std::atomic<bool> crowded;           // blocking streams have no entry
+    Owed given_unknown, given_defaults;  // since then: what those were given, and clients' default streams
+    bool processes;                      // clients are processes; `own` is this one
     int own;
     std::atomic<int> clients;
     std::atomic<std::int64_t> bound_ns;
@@ -234,9 +181,9 @@ struct Engine {
     Spin eventing;
     Kernels kernels;
     Table<Stream, 256> streams;
-    Table<std::atomic<std::uint64_t>, 256> events;  // of a record that is queued: client and number
-    Table<char, 64> shared;                         // events that other processes may wait for
-    std::atomic<bool> any_shared;                   // there is no room for more of them: any may be one
+    Table<std::atomic<std::uint64_t>, 2048> events;  // of a record that is queued: client and number
+    Table<char, 64> shared;                          // events that other processes may wait for
+    std::atomic<bool> any_shared;                    // there is no room for more of them: any may be one
     std::array<Client, kClients> all;
     Latencies latencies;
     Log log;
@@ -281,6 +228,7 @@ extern constinit thread_local std::int8_t own_client;  // 1 + its index; 0: none
 extern constinit thread_local bool inside;             // a call that was looked at already
 extern constinit thread_local std::uint8_t gave_as;    // as whom it gave: 1 + a client's index, kNone; 0: nothing yet
 inline constexpr int kNone = 255;                      // as no client
+extern constinit thread_local bool dispatches;         // what it asks disturbs no capture of other streams
 extern constinit thread_local bool gave_elsewhere;     // to streams of none, or of another client
 
 class Inside {
@@ -320,6 +268,18 @@ class NotAsked {
     ~NotAsked();
     NotAsked(const NotAsked&) = delete;
     NotAsked& operator=(const NotAsked&) = delete;
+};
+
+// While a stream may come to capture: nobody asks about it. The call may take long, as where the stream is full.
+class Joins {
+  public:
+    explicit Joins(CUstream stream);
+    ~Joins();
+    Joins(const Joins&) = delete;
+    Joins& operator=(const Joins&) = delete;
+
+  private:
+    Stream* stream_;
 };
 
 // What preload.cpp says: whether the hooks are in force, whether any stream captures, and where functions are.
@@ -404,9 +364,9 @@ class Doing {
     bool goes_now();
     void wait_for_turn();
     // A record of so many bytes after it, to be filled and committed; nullptr where it cannot be queued. Between the
-    // two the client's queue is held.
-    Record* reserve(std::size_t bytes);
-    void commit(Record& record, CUevent event);
+    // two the client's queue is held. The event that it records is known as queued from now on.
+    Record* reserve(std::size_t bytes, CUevent event);
+    void commit();
 
     void begin();               // before the driver is called
     void end(CUresult result);  // after it
@@ -418,8 +378,8 @@ class Doing {
     CUcontext context_ = nullptr;  // the thread's, where it is not to go now
 };
 
-// Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
-CUresult flush(Client& client);
+// Waits until what a client has queued is with the driver.
+void flush(Client& client);
 void flush_others(const Client* client);  // of all but this one, without the rule
 CUresult take_error(Client& client);      // of a queued operation
 CUresult error_of_before();               // the same of the client that this thread was
@@ -430,14 +390,15 @@ void share_event(CUevent event);
 void forget_shared(CUevent event);
 bool is_shared(CUevent event);
 void await_event(const Client* client, CUevent event);
+void await_record(CUevent event);                                 // whoever queued it, without the rule
 void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
 void await_events_of_others(const Client* client);                // of whichever
 bool has_legacy(Client& client, const Calls& calls);
 void await_legacy(Client& client, const Calls& calls);
 // Of the default streams that clients have in the current context: whether they are done, or when they are.
 CUresult of_defaults(const Calls& calls, bool waits);
-void order_default(Client& client, const Calls& calls, CUstream stream);
-void order_flushed(Client& client, const Calls& calls, CUstream stream);  // before work that is never queued
+Stream* order_default(Client& client, const Calls& calls, CUstream stream);
+Stream* order_flushed(Client& client, const Calls& calls, CUstream stream);  // before work that is never queued
 void stretch_ended(Client& client, bool all);
 
 // Whether all that the client's threads gave in the current context is on streams that are known as its; then: waits
@@ -473,14 +434,23 @@ void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
 void order_with_default(Client& client, Stream& stream, const Calls& calls);
 void take_over(Client& client, Stream& stream);
+void order_unknown(Owed Engine::* given);
+void gave_ordered(Stream* stream);
 inline void order(Client& client, Stream* stream, const Calls& calls) {
-    if (stream == nullptr) return;
+    if (stream == nullptr) [[unlikely]]
+        return order_unknown(&Engine::given_defaults);
     const int by = stream->ordered_by.load(std::memory_order_acquire);
     if (by != client.index && by != kNobody) [[unlikely]]
         take_over(client, *stream);
     if (client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
         return;
     order_with_default(client, *stream, calls);
+}
+// After the driver was given it. Before, who looks between the two would take what it has for all.
+inline void gave(const Client& client, Stream* stream) {
+    if (client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
+        return;
+    if (stream == nullptr || stream->ordered) gave_ordered(stream);
 }
 void meter(Engine& all, Client& client, const Work& work);
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost);

@@ -114,14 +114,17 @@ void settle(Engine& all, Client& client) {
     client.loose_ns.store(loose_ns, kRelaxed);
 }
 
-// Whoever is in a process of its own is counted by that process. Not while any stream captures.
+// Whoever is in a process of its own is counted by that process. While any stream captures only events are asked, and
+// those by the dispatcher alone.
 void look(Engine& all, const Client& client) {
+    const bool captures = all.any_capture();
+    if (captures && !dispatches) return;
     for (int index = 1; index < all.clients; ++index) {
         Client& other = all.all[index];
         if (all.processes && index != client.index) continue;
         const Held metering(other.metering);
         land(all, other);
-        settle(all, other);
+        if (!captures) settle(all, other);
     }
 }
 
@@ -219,7 +222,7 @@ bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost) {
     const Admission& rule = all.page->admission;
     if (rule.sms.load(kRelaxed) != kAnySms || rule.gate_ns.load(kRelaxed) >= 0) {
         const Held held(all.asking);
-        if (!all.any_capture()) look(all, client);  // else what is in flight is as it was
+        look(all, client);
     }
     return admits(*all.page, kind, cost, all.live.load(kRelaxed));
 }

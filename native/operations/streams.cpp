@@ -3,6 +3,7 @@
 
 #include "core/guest.hpp"
 #include "core/relaxed.hpp"
+#include "core/say.hpp"
 #include "operations/engine.hpp"
 
 namespace runlist::operations {
@@ -20,8 +21,21 @@ CUstream default_in(Client& client, CUcontext context) {
 void count_defaults(Engine& all, Client& client) {
     if (client.blocking.fetch_add(1) != 0) return;
     all.streams.each([&](const void*, Stream& one) {
-        if (one.user == client.index && default_in(client, one.part) == one.handle) ++one.given;
+        if (one.user == client.index && default_in(client, one.part) == one.handle) one.given.fetch_add(1);
     });
+}
+
+// A stream has no entry.
+void has_no_room(Engine& all, Client& user, bool blocking) {
+    user.context.give();  // nobody could tell that it is the client's
+    if (!blocking || all.crowded.exchange(true)) return;
+    for (Client& client : all.all) {  // from now on all look
+        const Held ordering(client.ordering);
+        count_defaults(all, client);
+    }
+    all.given_unknown.give();
+    all.given_defaults.give();
+    say(Level::kWarning, "there are more blocking streams than can be told apart: all of them wait for each other");
 }
 
 // The driver's default stream of a context waits for all of its blocking streams, and they for it. Not beside a capture
@@ -99,6 +113,9 @@ void gives(const Calls& calls, CUstream stream, bool per_thread) {
 
 Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker, bool is_default) {
     Stream* there = all.streams.find(handle);
+    const auto user_bit = static_cast<std::uint16_t>(1U << client.index);
+    if (there != nullptr && (there->used_by.load(kRelaxed) & user_bit) == 0) [[unlikely]]
+        there->used_by.fetch_or(user_bit);
     if (there != nullptr || handle == nullptr || handle == CU_STREAM_PER_THREAD) return there;
     unsigned flags = CU_STREAM_NON_BLOCKING;
     if (calls.cuStreamGetFlags != nullptr) calls.cuStreamGetFlags(handle, &flags);
@@ -112,35 +129,42 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
     const bool ordered = (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
     const bool blocking = ordered && !is_default;
     Client& user = all.all[static_cast<std::size_t>(client.index)];
-    const Held ordering(user.ordering);
-    if (blocking) count_defaults(all, user);
     bool is_new = false;
-    const Held held(all.streaming);
-    there = all.streams.add(
-        handle,
-        [&](Stream& stream) {
-            is_new = true;
-            stream.handle = handle;
-            stream.context = context;
-            stream.part = part;
-            stream.calls = &calls;
-            stream.maker = maker;
-            stream.user = client.index;
-            stream.ordered_by.store(blocking ? client.index : kNobody);
-            stream.blocking = blocking;
-            stream.ordered = ordered;
-            stream.of_first.store(false);
-            stream.pending.store(0);
-            stream.given = blocking && maker == kNobody ? 1 : 0;  // before
-            stream.joined = 0;
-            stream.event = nullptr;
-            stream.sms = 0;
-            stream.duration_ns = 0;
-            stream.guessed = 0;
-            stream.vague = false;
-        },
-        [](const Stream&) { return false; });
-    if (blocking && !is_new) user.blocking.fetch_sub(1);
+    const auto add = [&] {
+        const Held ordering(user.ordering);
+        if (blocking) count_defaults(all, user);
+        const Held held(all.streaming);
+        Stream* added = all.streams.add(
+            handle,
+            [&](Stream& stream) {
+                is_new = true;
+                stream.handle = handle;
+                stream.context = context;
+                stream.part = part;
+                stream.calls = &calls;
+                stream.maker = maker;
+                stream.user = client.index;
+                stream.ordered_by.store(blocking ? client.index : kNobody);
+                stream.blocking = blocking;
+                stream.ordered = ordered;
+                stream.of_first.store(false);
+                stream.joining.store(0);
+                stream.pending.store(0);
+                stream.given.store(blocking && maker == kNobody ? 1 : 0);  // before
+                stream.recorded = stream.joined = 0;
+                stream.used_by.store(user_bit);
+                stream.event = nullptr;
+                stream.sms = 0;
+                stream.duration_ns = 0;
+                stream.guessed = 0;
+                stream.vague = false;
+            },
+            [](const Stream&) { return false; });
+        if (blocking && !is_new) user.blocking.fetch_sub(1);
+        return added;
+    };
+    there = add();
+    if (there == nullptr) has_no_room(all, user, blocking);
     return there;
 }
 
@@ -162,7 +186,10 @@ CUstream make_default(Engine& all, Client& client, const Calls& calls, CUcontext
         CUstream made = nullptr;
         if (calls.cuStreamCreateWithPriority(&made, CU_STREAM_DEFAULT, priority_of(client, calls)) != CUDA_SUCCESS)
             return nullptr;
-        entry_of(all, client, calls, made, client.index, true);
+        if (entry_of(all, client, calls, made, client.index, true) == nullptr) {
+            if (calls.cuStreamDestroy_v2 != nullptr) calls.cuStreamDestroy_v2(made);
+            return nullptr;  // the driver's own keeps the order by itself
+        }
         one.stream = made;
         one.calls = &calls;
         one.settled.store(0);
@@ -266,40 +293,63 @@ void forget_green(const Calls& calls, CUcontext part) {
         calls.cuStreamDestroy_v2(ours[index]);
 }
 
-// An event for a stream, in a context that stays where that of the stream is a part of it.
+// An event for a stream, in a context that stays where that of the stream is a part of it. Another one may be current:
+// copies and fills go to streams of any.
 CUresult make_event(const Stream& stream, unsigned flags, CUevent& event) {
     CUcontext current = nullptr;
-    const bool moves = stream.part != stream.context && stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-                       current != stream.context && stream.calls->cuCtxSetCurrent(stream.context) == CUDA_SUCCESS;
+    const bool moves = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != stream.context &&
+                       stream.calls->cuCtxSetCurrent(stream.context) == CUDA_SUCCESS;
     const CUresult result = stream.calls->cuEventCreate(&event, flags);
     if (moves) stream.calls->cuCtxSetCurrent(current);
     return result;
 }
 
+// Of blocking streams without an entry nobody can tell what they were given: the driver's default stream orders all.
+void order_unknown(Owed Engine::* given) {
+    Engine& all = here();
+    Owed& before = all.*given;
+    const std::uint64_t until = before.given();
+    if (!all.crowded.load(std::memory_order_acquire) || !before.any()) return;
+    unsettle(all);
+    settle(all);
+    if (!all.unsettled.any()) before.is_done(until);
+}
+
+void gave_ordered(Stream* stream) {
+    Engine& all = here();
+    if (stream != nullptr) stream->given.fetch_add(1);
+    if (!all.crowded.load(std::memory_order_acquire)) return;
+    if (stream == nullptr) all.given_unknown.give();
+    if (stream != nullptr && !stream->blocking) all.given_defaults.give();
+}
+
 // The client's default stream waits for its blocking streams, and those for it, as the legacy one would have it.
 void order_with_default(Client& client, Stream& stream, const Calls& calls) {
     const auto record = [&](Stream& of) {
+        const std::uint64_t given = of.given.load();
+        if (of.recorded == given && of.event != nullptr) return true;
         if (of.event == nullptr && make_event(of, CU_EVENT_DISABLE_TIMING, of.event) != CUDA_SUCCESS) return false;
-        return calls.cuEventRecord(of.event, of.handle) == CUDA_SUCCESS;
+        if (calls.cuEventRecord(of.event, of.handle) != CUDA_SUCCESS) return false;
+        of.recorded = given;
+        return true;
     };
+    if (!stream.ordered) return;  // the lock may be held for long, as where the driver waits for room in a stream
     Engine& all = here();
+    if (!stream.blocking) order_unknown(&Engine::given_unknown);
     CUstream handle = default_in(client, stream.part);
     const Held held(client.ordering);
     if (stream.handle == handle) {
         all.streams.each([&](const void*, Stream& one) {
             if (one.ordered_by.load() != client.index || one.part != stream.part) return;
-            if (one.given == 0 || !record(one)) return;
+            if (one.recorded == one.given.load() || !record(one)) return;
             calls.cuStreamWaitEvent(handle, one.event, 0);
-            one.given = 0;
         });
-        ++stream.given;
     } else if (stream.ordered_by.load() == client.index) {
         Stream* common = handle != nullptr ? all.streams.find(handle) : nullptr;
-        if (common != nullptr && common->given != stream.joined && record(*common)) {
+        if (common != nullptr && common->given.load() != stream.joined && record(*common)) {
             calls.cuStreamWaitEvent(stream.handle, common->event, 0);
-            stream.joined = common->given;
+            stream.joined = common->recorded;
         }
-        ++stream.given;
     }
 }
 
@@ -314,7 +364,8 @@ void take_over(Client& client, Stream& stream) {
     if (by == kNobody || by == client.index || all.streams.find(stream.handle) != &stream) return;
     all.all[by & 15].blocking.fetch_sub(1);
     count_defaults(all, client);
-    stream.given = stream.joined = 0;
+    stream.recorded = stream.given.load();
+    stream.joined = 0;
     stream.ordered_by.store(client.index, std::memory_order_release);
 }
 
@@ -382,66 +433,21 @@ CUresult of_defaults(const Calls& calls, bool waits) {
     return CUDA_SUCCESS;
 }
 
-void order_flushed(Client& client, const Calls& calls, CUstream stream) {
+Stream* order_flushed(Client& client, const Calls& calls, CUstream stream) {
     if (stream == CU_STREAM_PER_THREAD) {
         use_per_thread(client);
         if (client.index == 0) here().first_per_thread.store(1, std::memory_order_release);
         order_per_thread(client, calls);
         gives(here(), nullptr, true);
     }
-    order_default(client, calls, stream);
+    return order_default(client, calls, stream);
 }
 
-void order_default(Client& client, const Calls& calls, CUstream stream) {
+Stream* order_default(Client& client, const Calls& calls, CUstream stream) {
     Stream* there = entry_of(here(), client, calls, stream, kNobody);
     gives(here(), there, false);
     order(client, there, calls);
-}
-
-bool has_legacy(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
-    return client.legacy.any(context);
-}
-
-void await_legacy(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
-    if (!client.legacy.any(context)) return;
-    const std::uint64_t given = client.legacy.given();
-    calls.cuStreamSynchronize(CU_STREAM_LEGACY);
-    client.legacy.is_done(given, context);
-}
-
-bool knows_streams(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
-    return !here().processes && client.per_thread.load() == 0 && !client.context.any(context);
-}
-
-CUresult synchronize(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
-    CUresult result = CUDA_SUCCESS;
-    here().streams.each([&](const void*, Stream& stream) {
-        if (stream.user != client.index || (stream.context != context && stream.part != context)) return;
-        const CUresult one = calls.cuStreamSynchronize(stream.handle);
-        if (result == CUDA_SUCCESS) result = one;
-    });
-    if (result == CUDA_SUCCESS) await_legacy(client, calls);
-    return result;
-}
-
-WholeContext::WholeContext(Client& client, const Calls& calls)
-    : client_(client), given_{client.context.given(), client.legacy.given()} {
-    calls.cuCtxGetCurrent(&context_);
-    if (client.context.any(context_)) flush_others(&client);  // its threads may have been other clients
-}
-
-void WholeContext::is_idle() {
-    gave_elsewhere = false;
-    client_.context.is_done(given_[0], context_);
-    client_.legacy.is_done(given_[1], context_);
+    return there;
 }
 
 }  // namespace runlist::operations

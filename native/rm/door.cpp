@@ -246,7 +246,10 @@ int alloc(const Request& request, Parameters& alloc) {
 template <typename Parameters>
 int alloc_and_tell(const Request& request, Parameters& asked) {
     const int result = alloc(request, asked);
-    if (result == 0 && asked.status == status::kOk) on_client.works(request.fd, asked.root);
+    if (result != 0 || asked.status != status::kOk) return result;
+    on_client.works(request.fd, asked.root);
+    if (asked.class_ >= kEnginesFrom && (asked.class_ & 0xFF) == kComputeByte)
+        on_client.computes(request.fd, asked.root);
     return result;
 }
 

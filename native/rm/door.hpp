@@ -20,7 +20,8 @@ using Door = int (*)(int fd, unsigned long request, void* argument);
 struct OnClient {
     void (*asked)();  // before one is made
     void (*made)(int control_fd, std::uint32_t client);
-    void (*works)(int control_fd, std::uint32_t client);  // it has made an object of one
+    void (*works)(int control_fd, std::uint32_t client);     // it has made an object of one
+    void (*computes)(int control_fd, std::uint32_t client);  // that object is a compute engine
 };
 
 extern const OnClient on_client;

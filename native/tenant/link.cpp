@@ -34,20 +34,21 @@ bool trusted(const Path& directory) {
 }  // namespace
 
 bool Link::open() {
-    if (const char* named = variable(names::kMessages)) {
-        const Path path = Path{}.add(named);
-        return path.fits && connect({path.text, path.length});
-    }
     const auto try_in = [this](Path directory) {
         if (!directory.fits || !trusted(directory)) return false;
         const Path& path = directory.add('/').add(names::kMessagesSocket);
         return path.fits && connect({path.text, path.length});
     };
-    if (const char* stream = variable(names::kSocket)) {
-        const char* slash = std::strrchr(stream, '/');
+    const auto try_beside = [&try_in](const char* named) {
+        const char* slash = std::strrchr(named, '/');
         if (slash == nullptr) return try_in(Path{}.add("."));
-        return try_in(Path{}.add({stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))}));
+        return try_in(Path{}.add({named, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - named, 1))}));
+    };
+    if (const char* named = variable(names::kMessages)) {  // a user's own, from before the daemon started anew, or ours
+        const Path path = Path{}.add(named);
+        return (path.fits && connect({path.text, path.length})) || try_beside(named);
     }
+    if (const char* stream = variable(names::kSocket)) return try_beside(stream);
     const char* device = variable(names::kDevice);
     if (device != nullptr && std::strcmp(device, names::kEmulated) == 0) {
         const char* directory = variable(names::kEmulatedGpu);

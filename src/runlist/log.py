@@ -19,6 +19,17 @@ MOST_LETTERS, MOST_ITEMS = 1_000, 50
 """Of one value in a line of the log: whoever may cause a few lines a second must not fill a disk by long ones."""
 
 
+def have_streams() -> None:
+    """Open what whoever started us closed of the standard streams: else the next files get their numbers, such as a
+    socket of somebody's, and what we and ours write to standard error goes there. Call it before anything is opened.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def say(line: str, who: str = "runlist") -> None:
     """One line, which may quote anybody. Standard error may be full or closed: what cannot be written is lost."""
     with contextlib.suppress(OSError, ValueError):

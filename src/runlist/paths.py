@@ -77,6 +77,11 @@ def messages_socket(device: Device) -> Path:
     return daemon_socket(device).with_name(names.MESSAGES_SOCKET)
 
 
+def messages_apart(messages: Path, uid: int) -> Path:
+    """The one beside it on which root's daemon hears the tenants of a user, and of nobody else."""
+    return messages.with_name(f"{messages.stem}-{uid}{messages.suffix}")
+
+
 def tenants_folder(device: Device) -> Path:
     """The folder that containers get to see: it has the datagram socket by a second name, and nothing else. Unlike the
     socket it stays when a daemon is started again.

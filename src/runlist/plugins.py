@@ -56,6 +56,11 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
         path = Path(name)
         return self._class(_load(path, self.what), str(path))
 
+    def look_at(self, name: str) -> None:
+        """Read the file of one that is no name, and load nothing. Raises as `find`."""
+        if name.endswith(".py"):
+            _source(Path(name), self.what)
+
     def ours(self, name: str) -> type[_Class]:
         """By its name. Raises UsageError."""
         full, module = f"{self.package}.{name}", None

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from runlist import interpreter, paths
+from runlist import interpreter, paths, trusted
 from runlist.errors import ExitCode, RunlistError
 from runlist.protocol import environment_autogen as names
 
@@ -46,7 +46,8 @@ def _opened_log(path: Path) -> BinaryIO:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size > LONG_LOG:
                 path.replace(path.with_name(f"{path.name}.1"))
-        return path.open("ab")
+        with trusted.usable():
+            return path.open("ab")
     except OSError as error:
         raise RunlistError(
             f"{path} cannot be written ({error.strerror}): set {names.SOCKET} to a path in a folder of yours"
@@ -72,7 +73,8 @@ class Turn:
         try:
             if self._file is None:
                 paths.make_private(self._path.parent)
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with trusted.usable():
+                    self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False

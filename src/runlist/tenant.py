@@ -328,12 +328,13 @@ class _Link:
 
 
 def candidates() -> list[str]:
-    """Sockets where a daemon may hear this process, most likely first: the one that is named, those beside the sockets
-    of `runlist.paths`.
+    """Sockets where a daemon may hear this process, most likely first: the one that is named, and that of all users
+    beside it; else those beside the sockets of `runlist.paths`.
     """
     environment = os.environ
     if named := environment.get(names.MESSAGES):
-        return [named]
+        beside = os.path.join(os.path.dirname(named), names.MESSAGES_SOCKET)
+        return list(dict.fromkeys((named, beside)))
     if stream := environment.get(names.SOCKET):
         return [os.path.join(os.path.dirname(stream), names.MESSAGES_SOCKET)]
     device = environment.get(names.DEVICE) or names.DEFAULT_DEVICE
@@ -353,10 +354,10 @@ def _temporary() -> str:
 
 def _find() -> _Link | None:
     """A link to the first daemon that hears. Of sockets that nobody named only root's and our own are taken."""
-    named = bool(os.environ.get(names.MESSAGES))
+    named = os.environ.get(names.MESSAGES)
     for path in candidates():
         with contextlib.suppress(OSError, ValueError):  # ValueError: a path with a null character
-            if named or os.stat(path).st_uid in (0, os.geteuid()):
+            if path == named or os.stat(path).st_uid in (0, os.geteuid()):
                 return _Link(path)
     return None
 

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -49,10 +50,23 @@ class _Place(NamedTuple):
         except FileNotFoundError:
             if make is None:
                 raise
-            with contextlib.suppress(FileExistsError):  # somebody was quicker: it is checked like any other
+            with contextlib.suppress(FileExistsError), usable():  # somebody was quicker: it is checked like any other
                 os.mkdir(name, make, dir_fd=self.fd)
             fd = os.open(name, _FLAGS, dir_fd=self.fd)
         return _Place(fd, self.path / name, os.fstat(fd))
+
+
+@contextlib.contextmanager
+def usable() -> Iterator[None]:
+    """What is made meanwhile is of use to its owner, whatever the umask: a folder that even its owner may not enter is
+    in everybody's way from then on.
+    """
+    before = os.umask(0o077)
+    os.umask(before & 0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def open_file(path: Path) -> int:
@@ -106,7 +120,8 @@ def make_file(path: Path, *, make: int | None = None, flags: int = 0) -> int:
     folder = open_folder(path.parent, make=make)
     try:
         wanted = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags
-        return os.open(path.name, wanted, 0o600, dir_fd=folder)
+        with usable():
+            return os.open(path.name, wanted, 0o600, dir_fd=folder)
     finally:
         os.close(folder)
 

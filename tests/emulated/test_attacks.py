@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runlist.client import Client
+from runlist.trusted import from_outside
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import (
@@ -24,6 +26,7 @@ from tests.fixtures.daemon import (
     Worker,
     group_of_nobody,
     needs_root,
+    refusal,
     wait_for,
 )
 from tests.fixtures.kept import commands, daemon, kept
@@ -258,6 +261,25 @@ def test_a_socket_that_is_not_for_all_is_no_permission(daemon: Daemon, commands:
     with pytest.raises(Refused, match="no right to use the daemon's socket") as refused:
         as_nobody(lambda client: client.ps())
     assert refused.value.exit_code == 3
+
+
+@needs_root
+def test_who_serves_from_outside_a_user_namespace_is_not_told_in_it(commands: Commands) -> None:
+    """Root has another number there: its socket is no rubbish to be removed."""
+    commands.folder.chmod(0o711)
+
+    def ask() -> str:
+        from_outside.cache_clear()
+        assert ctypes.CDLL(None).unshare(0x10000000) == 0
+        Path("/proc/self/uid_map").write_text(f"0 {NOBODY} 1")
+        return refusal(Client.open)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(commands.socket))
+        listener.listen()
+        commands.socket.chmod(0o666)
+        assert "is served from outside this user namespace" in As(NOBODY)(ask)
+    commands.socket.unlink()
 
 
 @needs_root

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from runlist import paths, trusted
+from runlist.cli import main
 from runlist.client import Client
 from runlist.errors import RunlistError
-from tests.fixtures.daemon import Commands, needs_root, running, wait_for
+from runlist.starting import Turn, _opened_log
+from tests.fixtures.daemon import NOBODY, As, Commands, Daemon, group_of_nobody, needs_root, running, wait_for
 from tests.fixtures.effort import TIMES
 
 
@@ -172,3 +179,61 @@ def test_a_disk_without_room_for_a_daemon_is_one_line(commands: Commands, size: 
     assert (code > 0, out) == (True, ""), err
     (line,) = err.splitlines()
     assert str(commands.folder) in line
+
+
+@needs_root
+@pytest.mark.parametrize("mask", [0o177, 0o777])
+def test_what_is_made_is_of_use_whatever_the_umask(short_path: Path, mask: int) -> None:
+    """A folder that its owner may not enter would be in the way of all later runs."""
+    os.chown(short_path, NOBODY, NOBODY)
+    folder = short_path / "made" / "below"
+
+    def use() -> int:
+        os.umask(mask)
+        paths.make_private(folder)
+        with Turn(folder / "start") as turn:
+            assert turn.ours()
+        for name in ("start", "other"):
+            os.close(trusted.make_file(folder / name))
+            os.close(os.open(folder / name, os.O_RDWR))
+        _opened_log(folder / "log").close()
+        _opened_log(folder / "log").close()
+        return os.umask(0)
+
+    assert As(NOBODY)(use) == mask
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_daemon_that_is_started_with_nothing(start_daemon: Callable[..., Daemon], commands: Commands) -> None:
+    """What it writes to no stream would come to somebody whose socket has that number, such as its keeper's."""
+
+    def bare() -> None:
+        os.umask(0o777)
+        os.closerange(0, 3)
+
+    commands.options = {"preexec_fn": bare}
+    daemon = start_daemon()
+    streams = [os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)]
+    assert [*streams, os.readlink(f"/proc/{daemon.keeper}/fd/2")] == 4 * ["/dev/null"]
+    made = [path.stat().st_mode & 0o777 for path in commands.folder.glob("daemon.[cl]*")]
+    assert made == 2 * [0o600], "the next daemon can read them"
+
+
+@needs_root
+def test_without_room_for_processes_and_threads_a_run_says_so_in_a_line(start_daemon: Callable[..., Daemon]) -> None:
+    """A command that was started goes on."""
+    start_daemon("--group", group_of_nobody())
+
+    def run(room: int) -> tuple[int, str]:
+        resource.setrlimit(resource.RLIMIT_NPROC, (room, room))
+        with contextlib.redirect_stderr(io.StringIO()) as said, pytest.raises(SystemExit) as ended:
+            main(["run", "--class", "batch", "--", "true"])
+        return int(str(ended.value.code)), said.getvalue()
+
+    codes = []
+    for room in range(1, 7):
+        code, said = As(54321, NOBODY)(partial(run, room))
+        assert all(line.startswith("runlist: ") for line in said.splitlines())
+        assert code == 0 or len(said.splitlines()) == 1, said
+        codes.append(code)
+    assert codes[-1] == 0

@@ -97,15 +97,20 @@ def test_who_sends_on_and_on_is_looked_up_now_and_then(tmp_path: Path, monkeypat
 
 
 @needs_root
-def test_what_nobody_wants_is_followed_by_a_rest(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wanted", [(True, True, False, False), (True, True, True, True)])
+def test_what_nobody_wants_is_followed_by_a_rest_and_so_are_many(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: tuple[bool, ...]
+) -> None:
     monkeypatch.setattr(messages, "FLOOD_PAUSE_S", 3600.0)
+    monkeypatch.setattr(messages, "JOINS_AT_ONCE", 2)
+    monkeypatch.setattr(messages, "JOINS_A_SECOND", 0)
     taken: list[tuple[int, bool]] = []
 
     class Strangers:
         def share(self, sock: socket.socket, on_datagram: object) -> None:
             self.messages = sock
 
-        def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+        def take(self, uid: int, wanted: bool, done: Callable[[], None], apart: object = None) -> None:
             taken.append((uid, wanted))
             self.messages.recv(100)
             done()
@@ -120,7 +125,6 @@ def test_what_nobody_wants_is_followed_by_a_rest(short_path: Path, monkeypatch: 
     short_path.chmod(0o711)
 
     async def test() -> None:
-        wanted = [True, True, False, False]
         heard = Messages(short_path / "m", lambda *_: True, Discarder(), strangers, lambda pid, uid: wanted[len(taken)])
         record = RECORD.pack(MAGIC, VERSION, Kind.JOIN, 0, 1, 5, 0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -130,7 +134,7 @@ def test_what_nobody_wants_is_followed_by_a_rest(short_path: Path, monkeypatch: 
             await until(lambda: len(taken) >= 3)
             for _ in range(10):
                 await asyncio.sleep(0.001)
-        assert [wish for _, wish in taken] == wanted[:3]
+        assert tuple(wish for _, wish in taken) == wanted[:3]
         heard.close()
         strangers.messages.close()
 

@@ -282,6 +282,24 @@ def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
         assert kernel.counter(Counter.HELD_BACK) >= held_back  # others' requests are held back, too
 
 
+def test_what_is_freed_or_closed_in_a_flood_is_held_back_no_less(answering: Path, file: int) -> None:
+    """It would fill the ring, and others would not be told. What the maps have of it goes all the same."""
+    with Captured(budget=50) as kernel:
+        for handle in range(100):
+            one = os.open(answering, os.O_RDWR)
+            asking = Asking(one, CLIENT)
+            asking.made(2, handle, DEVICE)
+            asking.freed(handle)
+            os.close(one)
+        told = _mine(kernel.take())
+        process = STRUCTURES["PROCESS"].unpack(kernel.map("processes").get(struct.pack("<I", os.getpid())) or b"")
+        assert {What.MADE, What.FREED, What.CLOSED} == {event.what for event in told}
+        assert process["requests"] == len(told)
+        assert process["held_back"] > 0
+        for name in ("objects", "files"):
+            assert not [key for key in kernel.map(name).all_keys() if key[:4] == struct.pack("<I", os.getpid())]
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the calls of 32 bits are x86's")
 def test_a_caller_of_32_bits_is_not_told_and_disturbs_nobody(file: int) -> None:
     """The kernel's tracepoints of single system calls leave these callers out: looks find them."""

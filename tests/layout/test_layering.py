@@ -100,7 +100,7 @@ FLOW: dict[str, set[str]] = {
         "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks",
         "daemon.tree",
         "daemon.undo", "errors", "frames", "model", "planes.interface", "planes.process", "policies",
-        "proc", "protocol", "settings", "tenant", "units", "version", "views", "wire",
+        "proc", "protocol", "rate", "settings", "tenant", "units", "version", "views", "wire",
     },
     "daemon.compose": {
         "daemon.actuator", "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.requests",
@@ -115,10 +115,10 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon": set(),
     # those who use the daemon
-    "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol"},
+    "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted"},
     "client": {
         "errors", "frames", "paths", "planes.interface", "planes.registry", "proc", "protocol", "settings", "starting",
-        "version", "views", "waiting", "wire",
+        "trusted", "version", "views", "waiting", "wire",
     },
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "text", "units", "views"},
@@ -133,7 +133,8 @@ FLOW: dict[str, set[str]] = {
     "operations_log": {"errors", "log", "operations"},
     "trace": {"errors", "files", "operations_log", "planes.interface", "planes.usage"},
     "why": {
-        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "text", "trace", "views",
+        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "structure", "text",
+        "trace", "views",
     },
     "doctor": {
         "client", "errors", "interpreter", "planes.interface", "planes.kernel", "planes.process", "planes.registry",

@@ -52,6 +52,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-calls": ("operations_calls.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-changes": ("operations_changes.c", f"-I{INCLUDE}", CUDA, "-ldl"),
+    "operations-states": ("operations_states.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-green": ("operations_green.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "pausing.so": ("pausing.c", *SHARED),
     "counter.so": ("counter.c", *SHARED),

@@ -248,6 +248,7 @@ def test_paths_that_are_none(start: Callable[..., Program], file: str) -> None:
     [
         {"RUNLIST_SOCKET": "{}/runlist/daemon.sock", "RUNLIST_DEVICE": "emulated"},
         {"RUNLIST_EMULATED_GPU": "{}/runlist", "RUNLIST_DEVICE": "emulated", "XDG_RUNTIME_DIR": "/nowhere"},
+        {"RUNLIST_MESSAGES": "{}/runlist/messages-4711.sock", "RUNLIST_DEVICE": "emulated"},  # its daemon has ended
         pytest.param({"XDG_RUNTIME_DIR": "{}"}, marks=needs_root),
     ],
 )
@@ -292,7 +293,8 @@ def test_a_place_where_others_can_write_is_left_alone(
         else:
             place = short_path / "link"
             place.symlink_to("place")
-        assert start({"RUNLIST_SOCKET": str(place / "daemon.sock")}).do("report", 1) == -errno.ENOTCONN
+        for name in ("RUNLIST_SOCKET", "RUNLIST_MESSAGES"):
+            assert start({name: str(place / "other.sock")}).do("report", 1) == -errno.ENOTCONN
 
 
 def test_a_child_of_fork_is_another_process(ear: Ear, tenant: Program) -> None:

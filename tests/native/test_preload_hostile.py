@@ -6,12 +6,18 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from runlist.daemon.requests.messages import Kind
+from tests.fixtures.daemon import short_path
+from tests.fixtures.ear import CloseHere, Ear
 from tests.native.guests import OPTIONS, SHARED, SOURCES, GiB, Guests, MiB, compile_c
 from tests.native.regions import Region
+
+__all__ = ["short_path"]
 
 LIMIT = 6 * GiB
 
@@ -47,6 +53,31 @@ def test_a_library_that_does_not_begin_at_address_0(guests: Guests) -> None:
 
 def test_a_child_of_fork_while_the_dynamic_linker_is_busy(guests: Guests) -> None:
     assert guests.same("hostile", "forks").out == "1 0\n"
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_a_client_is_told_of_as_it_is_made_and_as_it_first_computes(guests: Guests, short_path: Path) -> None:
+    """By the second one the daemon knows that there is something to look at."""
+    preload = f"{guests.library}:{guests.path('driver.so')}"
+    with Ear(short_path / "messages.sock") as ear:
+        env = guests.environment(guests.region(), preload) | {"RUNLIST_MESSAGES": str(ear.path)}
+        with guests.started("caller", env=env) as process:
+            caller = Caller(process, guests.region())
+            clients = [caller.alloc(0, 0, 0, CLIENT).object for _ in range(2)]
+            for client in (clients[0], clients[0], clients[1]):
+                caller.alloc(client, client, 1, DEVICE)
+                caller.alloc(client, 1, 2, 0xA06C)  # a channel group
+                for number, kind in enumerate((0xCBC0, 0xCBC0, 0xC8B5)):
+                    caller.alloc(client, 2, 3 + number, kind)
+        heard = []
+        while len(heard) < 4:
+            told = ear.next().message
+            heard += [told.nanoseconds] if told.kind is Kind.JOIN else []
+            CloseHere().discard(told.descriptors)
+        assert heard == [*clients, *clients]
+        assert ear.heard.empty()
 
 
 # -- what is kept ----------------------------------------------------------------------------------

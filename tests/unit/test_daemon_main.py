@@ -333,6 +333,7 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
 
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: None, look_beside=lambda: None),
+        keeper=SimpleNamespace(look=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),

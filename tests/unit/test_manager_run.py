@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runlist.daemon.requests import launches
+from runlist.daemon.requests import joined, launches
+from runlist.daemon.requests.joined import LOOKS_A_SECOND, Joined
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, RunlistError
@@ -182,6 +183,55 @@ def test_who_joined_is_looked_at_and_nothing_else_is_kept(monkeypatch: pytest.Mo
         assert looked_for == [PID]
 
     a_daemon(test)
+
+
+def test_who_tells_of_a_client_once_more_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has made a compute engine: no look waits until its files have come to rest. But one that says so for ever is
+    looked at as seldom as others, and one that is managed, or of which the kernel tells, not at all for that.
+    """
+
+    async def test(world: Managed) -> None:
+        looked_at: list[int] = []
+
+        async def look(_: Root, pids: list[int]) -> None:
+            looked_at.extend(pids)
+
+        monkeypatch.setattr(world.search, "look_at_once", look)
+        root = await world.launched()
+
+        async def says(client: int, times: int = 1) -> None:
+            for _ in range(times):
+                assert world.manager.hear(PID, ME, TenantMessage(Kind.JOIN, 0, 1, client), lambda _: True)
+                (job,) = world.manager._joining
+                await asyncio.wait([job])
+                await asyncio.sleep(0)
+
+        await says(7)
+        assert looked_at == []
+        await says(7)
+        assert looked_at == [PID]
+        await says(8)
+        assert looked_at == [PID]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(world.manager.kernel), "works", True)
+            await says(8)
+            assert looked_at == [PID]
+        await says(8, 2 * LOOKS_A_SECOND)
+        assert LOOKS_A_SECOND - 1 <= len(looked_at) < 2 * LOOKS_A_SECOND
+        world.tenant()
+        await world.adopt(root)
+        looked_at.clear()
+        monkeypatch.setattr(world.manager, "_joined", Joined())
+        await says(9, 2)
+        assert looked_at == []
+
+    a_daemon(test)
+
+
+def test_of_many_who_joined_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "MOST", 2)
+    told = Joined()
+    assert [told.computes(pid, 7) for pid in (1, 2, 3, 2, 3, 1)] == [False, False, False, True, True, False]
 
 
 def test_tasks_for_which_there_is_no_room_are_refused_or_batch(short_path: Path) -> None:

@@ -19,6 +19,7 @@ from runlist.daemon.requests.messages import Answer, Effect, Kind, Messages, Ten
 from runlist.errors import RunlistError, UsageError
 from runlist.proc import owners
 from runlist.proc.owners import Owner
+from tests.fixtures.adoption import until
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
 from tests.fixtures.ear import CloseHere, Ear, ear
 
@@ -155,7 +156,7 @@ class Strangers:
     def share(self, messages: socket.socket, on_datagram: object) -> None:
         self.messages = messages
 
-    def take(self, owner: Owner, wanted: bool, done: Callable[[], None]) -> None:
+    def take(self, owner: Owner, wanted: bool, done: Callable[[], None], apart: object = None) -> None:
         self.taken.append((owner, wanted))
         self.done = done
 
@@ -389,8 +390,7 @@ def test_so_many_are_read_in_one_go(short_path: Path) -> None:
             sender.send(REPORT.encode())
             messages._read()
             seen = count
-            await asyncio.sleep(0.05)
-            assert count > seen  # it goes on
+            await until(lambda: count > seen)  # it goes on
             messages.close()
         return seen
 

@@ -398,6 +398,22 @@ def test_several_programs_that_learn_lose_nothing_of_one_another(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".x")] == []
 
 
+def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    os.mkfifo(store.path("x"))
+    for look in (store.gpus, lambda: store.look("x"), lambda: store.put("x", [GEMM], LEARNED)):
+        with pytest.raises(UsageError, match="no file of profiles: remove it"):
+            look()
+
+
+def test_a_program_that_stands_still_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runlist.operations.profiles.store._PATIENCE_S", 0.02)
+    store = Store(tmp_path)
+    with store._locked(), pytest.raises(RunlistError, match=r"another program has changed it for 0\.02 s"):
+        Store(tmp_path).put("x", [GEMM], LEARNED)
+    assert store.put("x", [GEMM], LEARNED) == 1
+
+
 # -- the commands -----------------------------------------------------------------------------------
 
 

@@ -322,6 +322,25 @@ def test_what_it_said_while_the_daemon_was_busy_counts() -> None:
     run(test)
 
 
+def test_what_it_is_asked_before_its_sign_has_come_delays_none() -> None:
+    """Programs that came just then had their user lose all connections, once in two thousand."""
+
+    async def test(one: Seen) -> None:
+        now = time.monotonic()
+        one.relay.look(now)  # asks for a sign of life
+        await turns()
+        assert one.said() == (Say.GO, 0, b"", [])
+        assert one.relay.take(Say.TAKE, 60.0, lambda: None)
+        one.say(Say.GO, 0)
+        one.say(Say.TAKEN, 1)
+        await turns()
+        assert not one.relay.busy
+        one.relay.look(now + SIGN_S + 0.1)
+        assert one.ends == []
+
+    run(test)
+
+
 SPINS = ("sh", "-c", "while :; do :; done")
 
 

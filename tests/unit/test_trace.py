@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ from runlist.planes.nvidia import turns
 from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
 from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.usage import Reading, Residency
-from runlist.trace import recorder
+from runlist.trace import recorder, writer
 from runlist.trace.operations import add_tracks
 from runlist.trace.recorder import choose_gpus, process_name, record
 from runlist.trace.writer import TraceWriter
@@ -178,6 +179,33 @@ def test_clients_are_beside_each_other_by_the_clock_of_the_trace(tmp_path: Path)
     assert [count for _, count in parsed.counters[waiting]] == [1, 2, 1, 0]
     assert parsed.instants[group][0][0] == "2 operations lost"
     assert abs(first[1] - (now + before)) < 1e9  # the clock of the trace is that of the day
+
+
+def test_events_of_our_days_are_written_as_perfetto_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have in common is kept, and only the time is new: to the byte it is the same."""
+    monkeypatch.setattr(writer, "_MOST_KNOWN", 2)
+    now = 1_764_261_000_123_456_789
+
+    def bytes_of(write: Callable[[TraceWriter, int], None]) -> bytes:
+        file = io.BytesIO()
+        trace = TraceWriter(file, str)
+        before = file.tell()
+        write(trace, trace.track("a thread"))
+        return file.getvalue()[before:]
+
+    def written(trace: TraceWriter, track: int) -> None:
+        for time_ns in (0, (1 << 56) - 1, 1 << 56, now, now + 1, (1 << 63) - 6):
+            trace.event(track, proto.TrackEvent.TYPE_COUNTER, time_ns, counter_value=42)
+            for name in ("one", "\udc80 is no text", "one"):
+                trace.event(track, proto.TrackEvent.TYPE_INSTANT, time_ns, name=name)
+                trace.piece(track, time_ns, time_ns + 5, name)
+
+    def expected(trace: TraceWriter, track: int) -> None:
+        monkeypatch.setattr(writer, "_LEAST_NS", 1 << 64)
+        written(trace, track)
+        monkeypatch.undo()
+
+    assert bytes_of(written) == bytes_of(expected)
 
 
 # -- recording -----------------------------------------------------------------------------------

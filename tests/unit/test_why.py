@@ -15,7 +15,7 @@ from runlist.why.functions import watched
 from runlist.why.parts import Part
 from runlist.why.report import analyse, lines
 from runlist.why.requests import calls
-from runlist.why.seen import Event, Mode, Pause, Throttle, Times, Turn, What
+from runlist.why.seen import Mode, Pause, Throttle, Times, Turn, What
 from runlist.why.symbols import mode_of
 from runlist.why.threads import threads
 from tests.fixtures.why_events import (
@@ -33,6 +33,7 @@ from tests.fixtures.why_events import (
     STACK_OF_FUTEX,
     STACK_OF_READER,
     SYNC,
+    Event,
     asleep,
     back,
     call,
@@ -41,6 +42,7 @@ from tests.fixtures.why_events import (
     parts_us,
     row_of,
     seen,
+    told,
     turn,
     us,
     usual,
@@ -67,7 +69,7 @@ def test_launches_that_were_folded_before_the_wait_count() -> None:
 def test_launches_that_were_folded_count_on_their_own_stream() -> None:
     """The thread's next call tells of them, on another stream, of another request."""
     events = [launch(10, stream=16), launch(500, stream=17, folded=3), launch(9_000, stream=17, folded=2)]
-    made = calls(events, us(10_000))
+    made = calls(told(events), us(10_000))
     assert [(each.argument, each.folded) for each in made] == [(16, 3), (17, 2), (17, 0)]
 
 

@@ -14,10 +14,12 @@ from runlist.errors import NoTargetError
 from runlist.planes.kernel.functions import is_stepped_over
 from runlist.planes.usage import Residency
 from runlist.proc.process import start_of
+from runlist.protocol.why_autogen import STRUCTS
+from runlist.structure import Structure
 from runlist.why import recorder
 from runlist.why.cost import Cost
 from runlist.why.recorder import Recorder
-from runlist.why.seen import What
+from runlist.why.seen import Events, What
 from tests.fixtures.why_events import ME, seen
 
 
@@ -33,10 +35,24 @@ def test_a_watched_call_costs_more_where_its_first_instruction_is_stepped_over(t
 
 def test_what_costs_all_of_the_time_that_there_was_is_said_in_digits() -> None:
     one = Recorder.__new__(Recorder)
-    one.pid, one._events, one._launches_until = os.getpid(), [], None
+    one.pid, one._events, one._launches_until = os.getpid(), Events(), None
     one._cost, one._worked, one._worked_first = Cost(1e3, 1e3, 1e3), 0, 1 << 62
     one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=7, dropped=0, switches=2))
     assert "some 0.0 ms, 100.0 % of the processor time" in one.cost()
+
+
+def test_what_watching_cost_one_that_has_ended_is_told_of_all_that_it_had() -> None:
+    """Its time is gone with it: that of the last look counts, whether launches were watched by then or not."""
+    for until in (None, 5):
+        one = of_this_process()
+        one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=100, dropped=0, switches=2), take=list)
+        one._cost, one._worked_first = Cost(1e3, 1e3, 1e3), recorder._worked_ns(os.getpid()) - 10**8
+        one._worked = one._worked_counted = 0
+        one._launches_until, one._counted_at, one._counted, one._over_ns, one.began_ns = until, 0, 0, 0.0, 0
+        assert one.look()
+        one.pid = 1 << 22
+        assert not one.look()
+        assert "some 0.1 ms, 0.1 % of the processor time" in one.cost()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +66,8 @@ def test_launches_are_let_go_of_where_they_cost_too_much_for_long(
     now, calls = 0, 0
     monkeypatch.setattr(time, "monotonic_ns", lambda: now)
     one = Recorder.__new__(Recorder)
-    one.pid, one._launches_until, one._counted_at, one._counted, one._worked, one._over_ns = 1 << 22, None, 0, 0, 0, 0.0
+    one.pid, one._launches_until, one._counted_at, one._counted, one._over_ns = 1 << 22, None, 0, 0, 0.0
+    one._worked = one._worked_counted = 0
     one._cost = Cost(2e4, 2e4, 2e4)
     one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=calls))
     for burst in bursts:
@@ -76,7 +93,7 @@ def test_who_has_others_do_its_work_is_told_whom_to_ask_about(monkeypatch: pytes
     one.pid, one._bounds, one._ahead_ns, one.elsewhere, below = 5, (None, None), 0, "", [5, 6]
     monkeypatch.setattr(one, "look", lambda: True)
     monkeypatch.setattr(one, "seen", lambda: seen([], 90_000))
-    one.finish(mock.Mock())
+    one.finish(None)
     assert one.elsewhere == "process 5 made no request: ask about 6, which uses the GPU below it"
 
 
@@ -84,8 +101,8 @@ def of_this_process() -> Recorder:
     """One that has nothing yet, and watches nobody."""
     one = Recorder.__new__(Recorder)
     one.pid, one._started = os.getpid(), start_of(os.getpid())
-    one._events, one._turns, one._names, one._maps = [], {}, {}, []
-    one._launches_until, one.ended_by = 1, ""
+    one._events, one._turns, one._names, one._maps = Events(), {}, {}, []
+    one._launches_until, one.ended_by, one._worked = 1, "", 0
     one._daemon = one._throttling = mock.Mock()
     return one
 
@@ -93,8 +110,8 @@ def of_this_process() -> Recorder:
 def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MOST_EVENTS", 3)
     one = of_this_process()
-    fields = (1, int(What.IN), ME, 0, 0, 0, 0, 0, b"")
-    one._watch = mock.Mock(take=lambda: [fields] * 2)
+    record = bytes(Structure(STRUCTS["EVENT"]).pack(time_ns=1, what=What.IN, tid=ME))
+    one._watch = mock.Mock(take=lambda: [record, b"of another length", bytes(len(record)), record])
     assert one.look()
     assert not one.look()
     assert one.ended_by == "the recording is full, with 3 events: what came later is not in it"

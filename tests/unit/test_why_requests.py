@@ -8,7 +8,8 @@ import pytest
 
 from runlist.why.report import analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
-from runlist.why.seen import Event, What
+from runlist.why.seen import What
+from runlist.why.under_way import Waits
 from tests.fixtures.why_events import (
     COPY,
     ME,
@@ -17,6 +18,7 @@ from tests.fixtures.why_events import (
     STACK_OF_STOP,
     STOPPED,
     SYNC,
+    Event,
     asleep,
     back,
     call,
@@ -123,15 +125,32 @@ def test_requests_that_one_thread_serves_at_once_are_told_apart_by_their_streams
         waits = call(at + rest + 10, at + rest + 300, tid=ME + stream, stream=stream)
         return [launch(at, stream=stream), launch(at + rest, stream=stream), *waits]
 
-    events = [*call(-1_000, -900, COPY, stream=0), *call(-900, -800, stream=0)]  # as it begins
+    events = [*call(0, 100, COPY, stream=0), *call(100, 200, stream=0)]  # as it begins
     for number in range(10):
-        events += request(10_000 * number, 16, 100)
-        events += (
-            request(10_050 * number + 50, 17, 31_000 if number in (3, 9) else 100) if number not in range(4, 7) else []
-        )
-    report = analyse(seen(events, 130_000), us(5_000), us(PAUSE_US)).report
+        events += request(1_000 + 10_000 * number, 16, 100)
+        if number not in range(4, 7):
+            events += request(1_050 + 10_050 * number, 17, 31_000 if number in (3, 9) else 100)
+    report = analyse(seen(events, 131_000), us(5_000), us(PAUSE_US)).report
     assert [row.ms for row in report.slow] == pytest.approx([31.3, 31.3])
     assert report.requests == 18
+
+
+def test_what_is_looked_at_does_not_grow_with_the_streams_there_have_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that makes a stream for each request, and one that never waits for some of them."""
+    asked = []
+    done = Waits.done
+    monkeypatch.setattr(Waits, "done", lambda *of: asked.append(of) or done(*of))
+    number = 100
+    for streams in (range(16, 16 + number), range(16, 16 + number // 2)):
+        events = []
+        for each in range(number):
+            at, stream = 1_000.0 + 10_000 * each, streams[each % len(streams)]
+            events += [launch(at, stream=stream), launch(at + 10, stream=7_000 + each)]
+            events += call(at + 100, at + 300, stream=stream)
+        asked.clear()
+        report = analyse(seen(events, 10_000.0 * (number + 1)), 0, us(PAUSE_US)).report
+        assert report.requests == number
+        assert len(asked) <= 2 * number
 
 
 def test_how_many_launches_a_request_has_is_learnt_from_all_threads_where_one_has_made_few() -> None:

@@ -39,10 +39,10 @@ class Experiment:
         return tuple(dict.fromkeys(task.program for task in self.tasks))
 
 
-def _work(kind: str, size: int, operations: int, kernel_us: float, gpu_gb: float = 1.5) -> Program:
-    words = (kind, "--size", str(size), "--operations", str(operations))
-    smoke = spinning(kernel_us, min(operations, 20))
-    return Program("work", words, smoke, ("torch",), gpu_gb, package=PACKAGE)
+def _work(kind: str, size: int, operations: int, kernel_us: float, *options: str) -> Program:
+    words = (kind, "--size", str(size), "--operations", str(operations), *options)
+    smoke = (*spinning(kernel_us, min(operations, 20)), *options)
+    return Program("work", words, smoke, ("torch",), 1.5, package=PACKAGE)
 
 
 def _gpt(mode: str, kernel_us: float, kernels: int, gpu_gb: float, *options: str) -> Program:
@@ -53,6 +53,7 @@ _LARGE = 1 << 26
 
 PROGRAMS: dict[str, Program] = {
     "gemm-10": _work("gemm", 2048, 10, 100),
+    "gemm-10-waited": _work("gemm", 2048, 10, 100, "--wait"),
     "gemm-100": _work("gemm", 2048, 100, 100),
     "gemm-1024-40": _work("gemm", 1024, 40, 50),
     "gemm-4096-4": _work("gemm", 4096, 4, 200),
@@ -76,6 +77,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     one.key: one
     for one in (
         Experiment("two-gemm", "10 products of 2048² in each of two clients", TOGETHER, _pair("gemm-10", "gemm-10")),
+        Experiment(
+            "two-gemm-waited", "10 products of 2048² in each of two clients, each of them waited for", TOGETHER,
+            _pair("gemm-10-waited", "gemm-10-waited"),
+        ),
         Experiment(
             "compute-memory", "10 products of 2048² beside 10 sums of 256 MiB", TOGETHER, _pair("gemm-10", "memory-10")
         ),

@@ -137,6 +137,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     EMULATOR_TRY(wait_for_room(driver, stream_handle, guard, stream));
     Event* event = named(objects().events, handle);
     if (!event) return no_such_handle();
+    if (&event->context->whole() != &stream->context->whole()) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture) {
         if (!stream->capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         event->capture = stream->capture;

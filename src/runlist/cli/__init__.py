@@ -19,6 +19,7 @@ import typer
 from runlist.cli import complete, ending, streams
 from runlist.cli.common import App, report_error
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.proc.exhaustion import passes
 from runlist.version import __version__
 
 _COMMANDS = {
@@ -92,9 +93,14 @@ def main(arguments: list[str] | None = None) -> None:
         code = ExitCode.FAILED
     except MemoryError:
         code = report_error(RunlistError("there is not enough memory for this: end something, or ask for less"), words)
+    except RuntimeError as error:
+        if not passes(error):
+            raise
+        code = report_error(RunlistError("there is no room for a thread: see `ulimit -a`"), words)
     except OSError as error:
         where = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
-        said = ": ".join(str(part) for part in (where, error.strerror or error) if part)
+        room = "see `ulimit -a`" if passes(error) else None
+        said = ": ".join(str(part) for part in (where, error.strerror or error, room) if part)
         code = ExitCode.FAILED
         with contextlib.suppress(OSError):
             report_error(RunlistError(said), words if error.filename else [])  # or nothing can be written

@@ -35,11 +35,11 @@ def run_command(
     # Orphans of the command become our children, and so stay below us in the process tree.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     patience = threading.Timer(_SILENCE_S, _say_that_it_waits)
-    patience.daemon = True
-    patience.start()
+    waiting = _started(patience)
     tree = _launch(client, settings, tree, without)  # returns when there is room for it
     patience.cancel()
-    patience.join()
+    if waiting:
+        patience.join()
     for note in client.notes:
         say(note)
     forwarding = Forwarding()
@@ -51,8 +51,10 @@ def run_command(
         forwarding.close()
         return child.not_started(command, error)
     forwarding.to(process.pid)
-    lending = threading.Thread(target=_lend, args=(client,), daemon=True)
-    lending.start()
+    lending = threading.Thread(target=_lend, args=(client,))
+    lends = _started(lending)
+    if not lends:  # the command goes on all the same
+        say("there is no room for a thread here (`ulimit -u`): managed is only what the daemon reaches by itself")
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)  # orphans are reaped on the way
         if os.WIFSTOPPED(status):
@@ -65,8 +67,19 @@ def run_command(
             forwarding.close()
             if child.are_left():  # they stay in the tree, although we do not stay above them
                 client.end_launch()
-                lending.join(_PARTING_S)
+                if lends:
+                    lending.join(_PARTING_S)
             return code
+
+
+def _started(thread: threading.Thread) -> bool:
+    """Start one for whose end nobody waits; False where there is no room for it."""
+    thread.daemon = True
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _launch(client: Client, settings: dict[str, str], tree: Tree, without: Tree | None) -> Tree:

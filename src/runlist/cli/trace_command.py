@@ -72,7 +72,6 @@ def register(app: typer.Typer) -> None:
         With --why PID, a table tells where the time of that process' slow requests went, and what is to blame; the file
         then has its threads and its calls of the driver, too.
         """
-        import os
         import signal
 
         from runlist.errors import UsageError
@@ -104,7 +103,7 @@ def register(app: typer.Typer) -> None:
                 bounds = (None if each is None else round(each * 1e9) for each in (slower_than, pause))
                 with Recorder(why, device, *bounds) as recorder:
                     say(recorder.beginning())
-                    recorded = record(plane, out or Path(os.devnull), gpu, seconds, wait, recorder, operations)
+                    recorded = record(plane, out, gpu, seconds, wait, recorder, operations)
                     _explain(recorder, out, recorded, json)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -27,7 +27,8 @@ from runlist import lean, log, paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.placement.rule import CPU_WEIGHTS
 from runlist.daemon.relay.relays import Relays
-from runlist.daemon.requests.messages import Messages, bind
+from runlist.daemon.requests.apart import Apart
+from runlist.daemon.requests.messages import Messages, Rests, bind
 from runlist.daemon.requests.server import Server
 from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S
@@ -41,7 +42,7 @@ from runlist.proc import threads
 from runlist.proc.aside import wait_for_nobody
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
-from runlist.proc.pool import Pool
+from runlist.proc.pool import Pool, leave
 from runlist.protocol import environment_autogen as names
 
 _log = structlog.get_logger()
@@ -67,6 +68,7 @@ _FEWEST_FILES = 128  # open at a time: half of them are no connection's
 
 def main() -> int:
     """Parse arguments, take the socket, and serve until told to stop."""
+    log.have_streams()
     parser = argparse.ArgumentParser(prog="runlist daemon")
     parser.add_argument(
         "--private", nargs="?", const=PRIVATE_LIFETIME_S, type=float, metavar="S", help="end after S idle seconds"
@@ -78,6 +80,7 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
     keep_little()
+    os.umask(os.umask(0o077) & 0o077)  # what it makes is of use to the next one, too
     limit = LogLimit()
     log.to_standard_error(limit)
     manager = ServiceManager(os.environ)
@@ -144,14 +147,18 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         rules_file = partial(_rules_file, arguments.rules)
         daemon = compose(plane, spec, rules_file, paths.drop_ins(plane), _record(plane), hopeless.set)
         relays = Relays(plane.name)
+        hear = partial(
+            Messages, on_message=daemon.manager.hear, discarder=daemon.descriptors, strangers=relays,
+            wants=daemon.manager.wants, rests=Rests(),
+        )  # fmt: skip
+        heard_at = paths.messages_socket(plane)
+        messages = hear(heard_at)
+        apart = Apart(heard_at, lambda uid: hear(paths.messages_apart(heard_at, uid), user=uid))
         server = Server(
             listener, daemon.manager, relays, plane.name, arguments.private is not None, stop,
-            shared=ready.manager.listens,
+            shared=ready.manager.listens, on_user=apart.hear if messages.shared else lambda _: None,
         )  # fmt: skip
-        messages = Messages(
-            paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
-        )
-        shown = _show_to_containers(paths.messages_socket(plane), paths.tenants_folder(plane))
+        shown = _show_to_containers(heard_at, paths.tenants_folder(plane))
         loop = asyncio.get_running_loop()
         loop.set_default_executor(Pool())
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -191,6 +198,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             if shown is not None:
                 shown.unlink(missing_ok=True)
             messages.close()
+            apart.close()
             server.close()
             relays.close()
             daemon.close()
@@ -314,6 +322,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
         with _going_on():
             calm = not daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             daemon.gpus.look_beside()
+            daemon.keeper.look()
             told = daemon.kernel.check() and told
             calm &= told
             files, due = not told or comes(TOLD_EVERY_S), comes(SLICES_EVERY_S)
@@ -478,4 +487,4 @@ def _restrict(path: Path, group: str | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

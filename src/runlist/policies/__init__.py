@@ -5,7 +5,7 @@ under the name `POLICY`. `loader` finds it; `parts` has the pieces that several 
 """
 
 from runlist.policies.interface import STALL_S, Decision, Layer, Policy
-from runlist.policies.loader import DEFAULT_POLICY, LAYERS, PolicySpec, builtin_policies, load_policy
+from runlist.policies.loader import DEFAULT_POLICY, LAYERS, PolicySpec, builtin_policies, load_policy, look_at_policy
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -17,4 +17,5 @@ __all__ = [
     "PolicySpec",
     "builtin_policies",
     "load_policy",
+    "look_at_policy",
 ]

@@ -40,6 +40,11 @@ def builtin_policies() -> dict[str, str]:
     return {name: _POLICIES.ours(name).summary for name in _POLICIES.names()}
 
 
+def look_at_policy(spec: PolicySpec) -> None:
+    """Read the policy's file, if it is one: a file system may take its time. Raises as `load_policy`."""
+    _POLICIES.look_at(spec.name)
+
+
 def load_policy(spec: PolicySpec) -> Policy:
     """A new stack. Raises UsageError, which says what is wrong, for anything that is not a working policy,
     and NoPermissionError for a file that somebody else can write.

@@ -82,7 +82,9 @@ LEARN = "RUNLIST_LEARN"
 """`1`: a program that starts the scheduler of operations learns profiles of kernels."""
 
 MESSAGES = "RUNLIST_MESSAGES"
-"""The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket."""
+"""The socket that a tenant sends to, before that of all users beside it; `runlist run` sets it. The daemon's own are
+always beside its stream socket.
+"""
 
 SOCKET = "RUNLIST_SOCKET"
 """The daemon's stream socket."""

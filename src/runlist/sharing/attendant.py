@@ -157,6 +157,7 @@ def main() -> None:
     program, gpus, ready = sys.argv[3], sys.argv[4], int(sys.argv[5])
     if os.fork():
         os._exit(0)
+    os.umask(os.umask(0o077) & 0o077)  # what we make is of use to us
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # its servers are ours when it is gone
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

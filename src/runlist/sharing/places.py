@@ -35,7 +35,8 @@ class Turn:
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + _TURN_S
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with trusted.usable():
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         while not locked(self._fd):
             if time.monotonic() > deadline:
                 os.close(self._fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -59,21 +60,21 @@ class Beside(Protocol):
     def hear(self, gpu: int, residencies: Sequence[Residency], ahead_ns: int) -> None:
         """Who held a GPU, by its index; the GPU's clock is so far ahead of CLOCK_MONOTONIC."""
 
-    def finish(self, trace: TraceWriter) -> None:
-        """Add what there is to the file."""
+    def finish(self, trace: TraceWriter | None) -> None:
+        """Add what there is to the file, if it is kept."""
 
 
 def record(
     plane: Plane,
-    out: Path,
+    out: Path | None,
     gpu: str | None,
     seconds: float | None,
     wait: Callable[[float], bool],
     beside: Beside | None = None,
     operations: Sequence[Path] = (),
 ) -> Recorded:
-    """Record the GPU named (by index or UUID; None: all) into a file, for some seconds or until `wait` says to stop;
-    then add what the programs of these logs of operations have written by then.
+    """Record the GPU named (by index or UUID; None: all) into a file, or none, for some seconds or until `wait` says to
+    stop; then add what the programs of these logs of operations have written by then.
 
     `wait` sleeps for the seconds that it is given and returns whether to stop. Raises RunlistError when a GPU has no
     switch log for us, the file cannot be opened, or a log is none; OSError when it cannot be written.
@@ -85,7 +86,7 @@ def record(
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:
-            file = stack.enter_context(io.BufferedWriter(_Named(out)))
+            file = stack.enter_context(io.BufferedWriter(_Named(out or Path(os.devnull))))
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror}: name a file that can be written") from None
         trace = TraceWriter(file, process_name)
@@ -102,7 +103,7 @@ def record(
         for log, gpu_tracks in zip(logs, tracks, strict=True):
             log.finish(gpu_tracks, beside)
         if beside is not None:
-            beside.finish(trace)
+            beside.finish(None if out is None else trace)
         read = [operations_log.read(path) for path in operations]
         for each in read:
             add_tracks(trace, each, process_name(each.pid))

@@ -8,18 +8,24 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from runlist.why.parts import Part, Parts
+from runlist.why.parts import Part, Parting, Parts
 from runlist.why.seen import Mode, Seen, Who
+from runlist.why.under_way import Request
 
 Key = TypeVar("Key")
 
+_CHANGES = "(mmap, munmap, mprotect, fork),"
 _SLEEPS = {
     Mode.LOCK: ("waited for a lock of another thread, or process (futex),", ""),
+    Mode.MAPPING: (f"waited for its memory map, which another thread changed or looked at {_CHANGES}", ""),
     Mode.ANSWER: ("waited for what comes by a socket or a pipe", ""),
     Mode.READER: ("waited", " for whoever reads its socket or pipe to take more"),
     Mode.CHILD: ("waited for a child process", ""),
     Mode.POLL: ("waited in poll, select or epoll", ", for a socket, a pipe or a timer"),
     Mode.TIMER: ("slept of its own accord", ""),
+    Mode.FILE_LOCK: ("waited for a lock on a file, which another one has (flock, fcntl),", ""),
+    Mode.SEMAPHORE: ("waited for a semaphore (semop)", ""),
+    Mode.KERNEL: ("waited in the kernel", ", for a lock there, or until what it asked for was done"),
     Mode.DRIVER: ("slept in the GPU's driver", ""),
     Mode.STOPPED: ("was stopped", ", by a signal, a debugger or its cgroup's freezer"),
     Mode.RECLAIM: (
@@ -45,29 +51,34 @@ class Usual:
     `slow` are the beginnings of those that are.
     """
 
-    def __init__(self, every: Sequence[Parts], slow: Collection[int]) -> None:
-        self._lanes: dict[int, list[Parts]] = {}
+    def __init__(self, every: Sequence[Request], slow: Collection[int], parting: Parting) -> None:
+        self._lanes: dict[int, list[Request]] = {}
         for each in sorted(every, key=_launches_of):
-            self._lanes.setdefault(each.request.lane, []).append(each)
-        self._others = _Group.of([each for each in every if each.request.start_ns not in slow])
+            self._lanes.setdefault(each.lane, []).append(each)
+        self._every, self._slow = every, slow
+        self._parting = parting
+        self._others: _Group | None = None
         self._groups: dict[tuple[int, int], _Group] = {}  # by lane and launches
 
-    def beside(self, one: Parts) -> Mapping[Part, float]:
+    def beside(self, one: Request) -> Mapping[Part, float]:
         """Of a request like this one."""
-        which = one.request.lane, one.request.launches
+        which = one.lane, one.launches
         if which not in self._groups:
             self._groups[which] = self._find(*which)
         group = self._groups[which]
-        return {} if one.request.length_ns <= _ALIKE * group.length_ns else group.parts
+        return {} if one.length_ns <= _ALIKE * group.length_ns else group.parts
 
     def _find(self, lane: int, launches: int) -> _Group:
         alike = self._lanes.get(lane, [])
         first = bisect_left(alike, launches / _ALIKE, key=_launches_of)
         same = alike[first : bisect_right(alike, launches * _ALIKE, key=_launches_of)]
         if len(same) < _ENOUGH:
+            if self._others is None:
+                others = [each for each in self._every if each.start_ns not in self._slow]
+                self._others = _Group.of(others, self._parting)
             return self._others
         same = same[:: len(same) // _MOST + 1]
-        return _Group.of(sorted(same, key=lambda each: each.request.length_ns)[: len(same) // 2])
+        return _Group.of(sorted(same, key=lambda each: each.length_ns)[: len(same) // 2], self._parting)
 
 
 class _Group(NamedTuple):
@@ -77,15 +88,15 @@ class _Group(NamedTuple):
     parts: Mapping[Part, float]
 
     @classmethod
-    def of(cls, same: Sequence[Parts]) -> _Group:
+    def of(cls, same: Sequence[Request], parting: Parting) -> _Group:
         if not same:
             return cls(math.inf, {})
-        length = median(each.request.length_ns for each in same)
-        return cls(length, {part: median(each.of(part) for each in same) for part in Part})
+        taken = zip(*map(parting.spent, same), strict=True)
+        return cls(median(each.length_ns for each in same), dict(zip(Part, map(median, taken), strict=True)))
 
 
-def _launches_of(one: Parts) -> int:
-    return one.request.launches
+def _launches_of(one: Request) -> int:
+    return one.launches
 
 
 def blamed(one: Parts, others: Mapping[Part, float]) -> list[Part]:
@@ -157,8 +168,12 @@ def _kept(one: Parts) -> str:
 def _slept(one: Parts, how_long: str) -> str:
     mode = max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))
     what, why = _SLEEPS[mode]
-    if mode is Mode.LOCK and (waker := _most(one.wakers)) is not None and waker.tid:
-        what = f"waited for another of its threads, {waker} (futex),"
+    if (waker := _most(one.wakers.get(mode, {}))) is not None and waker.tid:
+        what = (
+            f"waited for another of its threads, {waker} (futex),"
+            if mode is Mode.LOCK
+            else f"waited for its memory map, which another of its threads, {waker}, changed {_CHANGES}"
+        )
     return f"it {what} {how_long}{why}"
 
 

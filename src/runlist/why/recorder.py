@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import time
@@ -15,14 +16,13 @@ from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, 
 from runlist.planes.kernel.watching import Watch
 from runlist.planes.usage import Residency
 from runlist.proc.process import descendants, start_of
-from runlist.protocol.why_autogen import What
 from runlist.trace.recorder import process_name
 from runlist.trace.writer import TraceWriter
 from runlist.views.structs import TaskView
 from runlist.why.cost import Cost, measured
 from runlist.why.functions import LIBRARY, number_of, watched
 from runlist.why.report import Analysis, analyse
-from runlist.why.seen import NO_STACK, Event, Mode, Seen, Throttle, Times, Turn, event
+from runlist.why.seen import Events, Seen, Throttle, Times, Turn
 from runlist.why.symbols import Symbols, mode_of
 from runlist.why.tracks import write
 
@@ -52,7 +52,7 @@ class Recorder:
         self.elsewhere = ""
         """Who else to ask about, in words, where the process made no request."""
         self._bounds = slower_than_ns, pause_ns
-        self._events: list[Event] = []
+        self._events = Events()
         self._turns: dict[int, list[Turn]] = {}
         self._maps: list[tuple[int, int, str]] = []
         self._names: dict[int, str] = {}
@@ -79,7 +79,7 @@ class Recorder:
             self._cost = measured(self._watch.watch_own)
         self._counted_at = time.monotonic_ns()
         self._counted = 0
-        self._worked = self._worked_first = _worked_ns(pid)
+        self._worked = self._worked_first = self._worked_counted = _worked_ns(pid)
         self._launches_until: int | None = None
         self._over_ns = 0.0  # what watching launches has cost beyond that share
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
@@ -109,9 +109,9 @@ class Recorder:
 
     def look(self) -> bool:
         """Take what was told since the last time; whether to go on."""
-        for fields in self._watch.take():
-            if (known := event(fields)) is not None:
-                self._events.append(known)
+        for record in self._watch.take():
+            self._events.add(record)
+        self._worked = max(self._worked, _worked_ns(self.pid))  # nobody tells of one that has ended
         self._limit_cost()
         self._daemon.look()
         self._throttling.look()
@@ -135,12 +135,13 @@ class Recorder:
                 turns.append(Turn(start, end, each.pid))
             self._name(each.pid)  # while it lives
 
-    def finish(self, trace: TraceWriter) -> None:
-        """What it all means, into the file as well."""
+    def finish(self, trace: TraceWriter | None) -> None:
+        """What it all means, into the file as well, if there is one."""
         self.look()
         seen = self.seen()
         self.analysis = analyse(seen, *self._bounds)
-        write(trace, seen, self.analysis, self._ahead_ns)
+        if trace is not None:
+            write(trace, seen, self.analysis, self._ahead_ns)
         report = self.analysis.report
         if not (report.requests or report.going_on) and (ask := _below(self.pid)):
             self.elsewhere = f"process {self.pid} made no request: ask {ask}"
@@ -155,7 +156,7 @@ class Recorder:
         if self._cost is None:
             return "what watching costs cannot be told here: the kernel does not let us watch ourselves"
         counts = self._watch.counts()
-        ended = sum(event.what is What.RETURN for event in self._events)
+        ended = self._events.ends
         begun = counts.calls - ended
         self._worked = max(self._worked, _worked_ns(self.pid))
         spent = self._spent_ns(begun, ended)
@@ -189,9 +190,9 @@ class Recorder:
         took = now - self._counted_at
         if took < LEAST_LOOK_NS:
             return
-        calls, worked = self._watch.counts().calls, _worked_ns(self.pid)
-        new, had = calls - self._counted, max(worked - self._worked, LEAST_SHARE * took)
-        self._counted_at, self._counted, self._worked = now, calls, worked
+        calls = self._watch.counts().calls
+        new, had = calls - self._counted, max(self._worked - self._worked_counted, LEAST_SHARE * took)
+        self._counted_at, self._counted, self._worked_counted = now, calls, self._worked
         self._over_ns = max(0.0, self._over_ns + self._spent_ns(new, 0) - MOST_SHARE * had)
         if self._over_ns > AT_ONCE_NS:
             self._watch.let_go_of_launches()
@@ -200,8 +201,6 @@ class Recorder:
     def seen(self) -> Seen:
         """All that was seen."""
         counts = self._watch.counts()
-        stacks = {event.detail for event in self._events if event.what is What.OUT and event.detail != NO_STACK}
-        modes = {stack: mode_of(self._symbols.names(self._watch.stack(stack))) for stack in stacks}
         own = {gpu: turns for gpu, turns in self._turns.items() if any(turn.pid == self.pid for turn in turns)}
         used = own or self._turns
         turns = used[min(used, key=lambda gpu: -_time_of(used[gpu], self.pid))] if used else []
@@ -219,7 +218,7 @@ class Recorder:
             self._throttling.found,
             counts.dropped,
             self._launches_until,
-            lambda stack: modes.get(stack, Mode.ASLEEP),
+            functools.cache(lambda stack: mode_of(self._symbols.names(self._watch.stack(stack)))),
             self._file_at,
             self._name,
         )

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from runlist.statistics import percentile
 from runlist.text import counted
 from runlist.why import culprit
-from runlist.why.parts import Part, Parts, parts
+from runlist.why.parts import Part, Parting, Parts
 from runlist.why.requests import calls, requests
 from runlist.why.seen import Seen
-from runlist.why.threads import threads
+from runlist.why.threads import Thread, threads
+from runlist.why.under_way import Call, Request
 
 SLOW_PERCENTILE = 95.0
 
@@ -50,28 +51,28 @@ class Report:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The report, and the parts of all requests, for a trace."""
+    """The report, and what a trace has of it: the requests that were seen whole, the calls, and the threads."""
 
     report: Report
-    all_parts: Sequence[Parts]
+    requests: Sequence[Request]
+    calls: Sequence[Call]
+    threads: Mapping[int, Thread]
 
 
 def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None = None) -> Analysis:
     """From what was seen to what is told."""
     by_thread = threads(seen)
-    begun = requests(seen, calls(seen.events, seen.end_ns), by_thread, pause_ns)
+    made = calls(seen.events, seen.end_ns)
+    begun = requests(seen, made, by_thread, pause_ns)
     found = [request for request in begun if not request.goes_on]
-    of_begun = parts(seen, begun, by_thread)
-    every = [each for each in of_begun if not each.request.goes_on]
+    parting = Parting(seen, begun, by_thread)
     lengths = sorted(request.length_ns for request in found)
     bound = slower_than_ns
     if bound is None and lengths:
         bound = round(percentile(lengths, SLOW_PERCENTILE))
-    slow = [each for each in every if bound is not None and _is_slow(each, bound, slower_than_ns)]
-    beginnings = {each.request.start_ns for each in slow}
-    usual = culprit.Usual(every, beginnings)
-    rows = [_row(seen, each, usual.beside(each)) for each in slow]
-    going_on = [each for each in of_begun if each.request.goes_on and each.request.length_ns > (bound or 0)]
+    slow = [each for each in found if bound is not None and _is_slow(each, bound, slower_than_ns)]
+    usual = culprit.Usual(found, {each.start_ns for each in slow}, parting)
+    going_on = [each for each in begun if each.goes_on and each.length_ns > (bound or 0)]
     return Analysis(
         Report(
             seen.pid,
@@ -81,16 +82,18 @@ def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None 
             percentile(lengths, SLOW_PERCENTILE) / 1e6 if lengths else None,
             bound / 1e6 if bound is not None else None,
             seen.dropped,
-            rows,
-            [_row(seen, each, usual.beside(each)) for each in going_on],
+            [_row(seen, parting.of(each), usual.beside(each)) for each in slow],
+            [_row(seen, parting.of(each), usual.beside(each)) for each in going_on],
         ),
-        every,
+        found,
+        made,
+        by_thread,
     )
 
 
-def _is_slow(each: Parts, bound: int, given: int | None) -> bool:
+def _is_slow(each: Request, bound: int, given: int | None) -> bool:
     """Above the bound; where there are so few that none is above the 95th percentile, the longest."""
-    return each.request.length_ns > bound if given is not None else each.request.length_ns >= bound
+    return each.length_ns > bound if given is not None else each.length_ns >= bound
 
 
 def _row(seen: Seen, each: Parts, usually: Mapping[Part, float]) -> Row:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from runlist.protocol.why_autogen import What
-from runlist.why.functions import KINDS, NAMES, Kind, number_of
-from runlist.why.seen import SLEEPS, VOLUNTARY, Event, Mode, Seen
+from runlist.why.functions import KINDS, Kind, number_of
+from runlist.why.seen import SLEEPS, VOLUNTARY, Events, Mode, Row, Seen
 from runlist.why.threads import Thread
+from runlist.why.under_way import SHARED, Call, Request, find_earlier_work
 
 LEAST_PAUSE_NS, USUAL_PAUSE_NS, MOST_PAUSE_NS = 50_000, 1_000_000, 50_000_000
 """Of a pause that is learnt, and the one that is taken where nothing can be learnt."""
@@ -29,66 +27,18 @@ _LAUNCHES, _WAITS = (Kind.WORK, Kind.MEMORY), (Kind.WAIT, Kind.MEMORY)
 _LAUNCH = number_of("cuLaunchKernel")
 _OVERLAPS = 2
 """So many tell that a thread serves several at once."""
-_SHARED = (0, 1, 2)
-"""Streams that mean another one in each thread or context."""
-_ALL = -1
-"""In place of a stream: all of them."""
+_OF_CALLS = (int(What.CALL), int(What.RETURN))
+_RETURN = int(What.RETURN)
+_FUNCTIONS = len(KINDS)
+_FUNCTION = 6
+"""Where that is in a row."""
 
 
-class Call(NamedTuple):
-    """A call of a thread, not within another one. A launch has no end of its own. `folded` launches came soon after it
-    on its stream.
-    """
-
-    start_ns: int
-    end_ns: int
-    tid: int
-    function: int
-    argument: int = 0
-    result: int = 0
-    folded: int = 0
-
-    @property
-    def kind(self) -> Kind:
-        return KINDS[self.function]
-
-    @property
-    def name(self) -> str:
-        return NAMES[self.function]
-
-
-@dataclass
-class Request:
-    """A request, its calls in order and the threads that made them. `earlier` is when work was launched that was still
-    under way at its beginning, as far as it was seen: nobody had waited for it; `earlier_done` when somebody had,
-    within the request. One that `goes_on` had no end yet when the recording ended.
-    """
-
-    start_ns: int
-    end_ns: int
-    calls: Sequence[Call]
-    lane: int
-    tids: Sequence[int] = ()
-    earlier: int | None = None
-    earlier_done: int | None = None
-    launches: int = 0
-    goes_on: bool = False
-    parts: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def length_ns(self) -> int:
-        return self.end_ns - self.start_ns
-
-
-def calls(events: Sequence[Event], end_ns: int) -> list[Call]:
+def calls(events: Events, end_ns: int) -> list[Call]:
     """The outermost calls of all threads, in order. An end that was lost is that of the next call that cannot be within
     it, or `end_ns`.
     """
-    by_thread: dict[int, list[Event]] = {}
-    for event in sorted(events, key=lambda event: event.time_ns):
-        if event.what in (What.CALL, What.RETURN) and event.detail < len(KINDS):
-            by_thread.setdefault(event.tid, []).append(event)
-    return sorted(call for own in by_thread.values() for call in _counted(_calls(own, end_ns)))
+    return sorted(call for tid in events.threads() for call in _counted(_calls(events.of_thread(tid), end_ns)))
 
 
 def _counted(made: Iterable[Call]) -> Iterator[Call]:
@@ -97,42 +47,48 @@ def _counted(made: Iterable[Call]) -> Iterator[Call]:
     """
     waiting: list[Call] = []  # the last launch, and what came behind it
     for call in made:
-        if waiting and call.folded:
-            waiting[0] = waiting[0]._replace(folded=waiting[0].folded + call.folded)
-        if call.kind is Kind.WORK:
+        folded = call.folded
+        if waiting and folded:
+            waiting[0] = waiting[0]._replace(folded=waiting[0].folded + folded)
+        if KINDS[call.function] is Kind.WORK:
             yield from waiting
             waiting.clear()
-        waiting.append(call._replace(folded=0))
+        waiting.append(call._replace(folded=0) if folded else call)
     yield from waiting
 
 
-def _calls(events: Sequence[Event], end_ns: int) -> Iterator[Call]:
-    under_way: list[Event] = []
-    for event in events:
-        if event.what is What.RETURN:
-            if event.detail not in [each.detail for each in under_way]:
+def _calls(rows: Iterable[Row], end_ns: int) -> Iterator[Call]:
+    under_way: list[Row] = []
+    for row in rows:
+        time, what, _, _, _, value, function, _, _, _ = row
+        if what not in _OF_CALLS or function >= _FUNCTIONS:
+            continue
+        if what == _RETURN:
+            if not any(function == each[_FUNCTION] for each in under_way):
                 continue  # its beginning was lost
             while under_way:
                 begun = under_way.pop()
-                if begun.detail == event.detail:
+                if begun[_FUNCTION] == function:
                     break
             if not under_way:
-                yield _call(begun, event.time_ns, event.value & 0xFFFFFFFF)
+                yield _call(begun, time, value & 0xFFFFFFFF)
             continue
-        if under_way and (event.detail in [each.detail for each in under_way] or KINDS[event.detail] is Kind.WAIT):
-            yield _call(under_way[0], event.time_ns, 0)  # none of these calls itself, or waits within another
+        kind = KINDS[function]
+        if under_way and (kind is Kind.WAIT or any(function == each[_FUNCTION] for each in under_way)):
+            yield _call(under_way[0], time, 0)  # none of these calls itself, or waits within another
             under_way.clear()
-        if KINDS[event.detail] is Kind.WORK:
+        if kind is Kind.WORK:
             if not under_way:
-                yield _call(event, event.time_ns, 0)
+                yield _call(row, time, 0)
             continue
-        under_way.append(event)
+        under_way.append(row)
     if under_way:
         yield _call(under_way[0], end_ns, 0)
 
 
-def _call(event: Event, end_ns: int, result: int) -> Call:
-    return Call(event.time_ns, end_ns, event.tid, event.detail, event.value, result, event.state)
+def _call(row: Row, end_ns: int, result: int) -> Call:
+    time, _, tid, _, _, argument, function, folded, _, _ = row
+    return Call(time, end_ns, tid, function, argument, result, folded)
 
 
 def unseen_launches(
@@ -166,13 +122,18 @@ def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pa
     """
     until = seen.launches_until
     lanes = _lanes(made)
+    least = LEAST_PAUSE_NS if pause_ns is None else pause_ns
+    rests: list[list[int]] | None = None
     if pause_ns is None:
-        told = [[call for call in own if until is None or call.start_ns < until] for own in lanes]
-        pause_ns = learnt_pause(rest for own in told for rest in _rests(own, threads))
+        told = [[call for call in own if call.start_ns < until] for own in lanes] if until is not None else lanes
+        rests = [_rests(own, threads, least) for own in told]
+        pause_ns = learnt_pause(itertools.chain.from_iterable(rests))
     if until is not None:
         made = sorted([*made, *unseen_launches(made, threads, until, pause_ns)])
-        lanes = _lanes(made)
-    parted = [list(_between_pauses(own, threads, pause_ns)) for own in lanes]
+        lanes, rests = _lanes(made), None
+    if rests is None:
+        rests = [_rests(own, threads, least) for own in lanes]
+    parted = [list(_between_pauses(own, rest, pause_ns)) for own, rest in zip(lanes, rests, strict=True)]
     every = _usual(parted)
     found = [
         request
@@ -180,11 +141,11 @@ def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pa
         for request in _requests(groups, _usual([groups]) or every, number, seen.end_ns)
     ]
     found.sort(key=lambda request: request.start_ns)
-    _find_earlier_work(found, made)
+    find_earlier_work(found, made)
     return found
 
 
-def learnt_pause(rests: Iterator[int] | Sequence[int]) -> int:
+def learnt_pause(rests: Iterable[int]) -> int:
     """How long a pause is at least, from how long a program rests between calls: times within requests and those
     between them are of different lengths, and the pause is in the widest gap (of the logarithm) among all.
     """
@@ -216,7 +177,7 @@ def _lanes(made: Sequence[Call]) -> list[list[Call]]:
             launch.add(call.tid)
         if call.kind in (Kind.WAIT, Kind.BOTH):
             wait.add(call.tid)
-        if call.argument not in _SHARED:
+        if call.argument not in SHARED:
             join(by_stream.setdefault(call.argument, call.tid), call.tid)
     # Who only launches is waited for by somebody who only waits.
     only_launch = {lead(tid) for tid in launch} - {lead(tid) for tid in wait}
@@ -235,7 +196,7 @@ def _by_stream(own: Sequence[Call]) -> list[list[Call]]:
     somebody waits for. What is for no such stream belongs to the one that its thread used last.
     """
     waited = Counter(call.argument for call in own if call.kind is Kind.WAIT)
-    streams = waited.keys() & {call.argument for call in own if call.kind is Kind.WORK}.difference(_SHARED)
+    streams = waited.keys() & {call.argument for call in own if call.kind is Kind.WORK}.difference(SHARED)
     others = sum(number for stream, number in waited.items() if stream not in streams)  # for all that there is
     if len(streams) < 2 or 2 * others > waited.total() or _overlaps(own, streams) < _OVERLAPS:
         return [list(own)]
@@ -269,6 +230,12 @@ def _overlaps(own: Sequence[Call], streams: Collection[int]) -> int:
     return number
 
 
+_TAKEN = [
+    frozenset(Mode) - (VOLUNTARY if kind in (Kind.WAIT, Kind.BOTH) else VOLUNTARY - {Mode.RUNNING}) for kind in KINDS
+]
+"""By function, behind which it is no rest what a thread does in these modes."""
+
+
 def _rest(before: Call, after: Call, until_ns: int, threads: Mapping[int, Thread]) -> int:
     """How long a lane rested of its own accord between two calls: not for want of a core, nor for a file. What it
     computes while the GPU works for it is no rest; once it has waited for that it may be, as in a program that polls.
@@ -279,16 +246,18 @@ def _rest(before: Call, after: Call, until_ns: int, threads: Mapping[int, Thread
     thread = threads.get(after.tid)
     if thread is None:
         return end - start
-    rests = VOLUNTARY if before.kind in (Kind.WAIT, Kind.BOTH) else VOLUNTARY - {Mode.RUNNING}
-    taken = sum(span.end_ns - span.start_ns for span in thread.between(start, end) if span.mode not in rests)
-    return end - start - taken
+    return end - start - thread.time_in(start, end, _TAKEN[before.function])
 
 
-def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
+def _rests(own: Sequence[Call], threads: Mapping[int, Thread], least_ns: int) -> list[int]:
+    """How long a lane rested between each two of its calls; 0 for less than asked for."""
     until = 0
+    found = []
     for before, after in itertools.pairwise(own):
-        until = max(until, before.end_ns)
-        yield _rest(before, after, until, threads)
+        if before.end_ns > until:
+            until = before.end_ns
+        found.append(_rest(before, after, until, threads) if after.start_ns - until >= least_ns else 0)
+    return found
 
 
 def _requests(parted: Sequence[list[Call]], usual: range, number: int, end_ns: int) -> Iterator[Request]:
@@ -301,17 +270,15 @@ def _requests(parted: Sequence[list[Call]], usual: range, number: int, end_ns: i
         yield from _request(last, number)
 
 
-def _between_pauses(own: Sequence[Call], threads: Mapping[int, Thread], pause_ns: int) -> Iterator[list[Call]]:
+def _between_pauses(own: Sequence[Call], rests: Sequence[int], pause_ns: int) -> Iterator[list[Call]]:
     group: list[Call] = []
-    until = 0
     retry = False  # it was refused memory: what it does about that is no pause
-    for call in own:
-        if group and not retry and _rest(group[-1], call, until, threads) >= pause_ns:
+    for call, rested in zip(own, itertools.chain([0], rests), strict=True):
+        if group and not retry and rested >= pause_ns:
             yield group
             group = []
         group.append(call)
-        until = max(until, call.end_ns)
-        if call.kind is Kind.MEMORY and call.name != "cuMemFree":
+        if KINDS[call.function] is Kind.MEMORY and call.name != "cuMemFree":
             retry = call.result != 0
     if group:
         yield group
@@ -393,57 +360,3 @@ def _made_of(group: Sequence[Call], end_ns: int, number: int, *, goes_on: bool =
 def _launches(own: Sequence[Call]) -> int:
     """How many launches a request has."""
     return sum(1 + call.folded for call in own if call.kind in (Kind.WORK, Kind.BOTH))
-
-
-def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
-    """For each request, work of the process that nobody had waited for when it began."""
-    launched: dict[tuple[int, int], list[int]] = {}  # by thread and stream
-    waits = _Waits(made)
-    for call in made:
-        if call.kind is Kind.WORK:
-            launched.setdefault((call.tid, call.argument), []).append(call.start_ns)
-    for request in found:
-        for (tid, stream), times in launched.items():
-            place = bisect_left(times, request.start_ns) - 1
-            if place < 0:
-                continue
-            last = times[place]
-            done = waits.done(tid, stream, last)
-            if done is not None and done <= request.start_ns:
-                continue
-            own = tid in request.tids
-            if request.earlier is None or last < request.earlier:
-                request.earlier = last
-            if done is not None and not own and done < request.end_ns:
-                request.earlier_done = max(request.earlier_done or 0, done)
-
-
-class _Waits:
-    """Waits for the GPU by what they are for, and by whom they are: each with the earliest end of all from there on."""
-
-    def __init__(self, made: Sequence[Call]) -> None:
-        waits: dict[tuple[str, int], list[Call]] = {}
-        for call in made:
-            if call.kind not in (Kind.WAIT, Kind.BOTH):
-                continue
-            stream = _ALL if call.name == "cuCtxSynchronize" else call.argument
-            for what in (("by", call.tid), ("for", stream), *([("what was recorded by", call.tid)] * (stream == 0))):
-                waits.setdefault(what, []).append(call)
-        self._starts = {what: [call.start_ns for call in calls] for what, calls in waits.items()}
-        self._ends = {
-            what: list(itertools.accumulate((call.end_ns for call in reversed(calls)), min))
-            for what, calls in waits.items()
-        }
-
-    def done(self, tid: int, stream: int, launched_ns: int) -> int | None:
-        """When somebody had waited for all that a thread had launched on a stream until then."""
-        own = ("by", tid) if stream in _SHARED else ("what was recorded by", tid)
-        every = [own, ("for", _ALL), *([] if stream in _SHARED else [("for", stream)])]
-        ends = [self._end(what, launched_ns) for what in every]
-        return min((end for end in ends if end is not None), default=None)
-
-    def _end(self, what: tuple[str, int], time_ns: int) -> int | None:
-        """When the first of these that began from then on ended."""
-        starts = self._starts.get(what, [])
-        place = bisect_left(starts, time_ns)
-        return self._ends[what][len(starts) - 1 - place] if place < len(starts) else None

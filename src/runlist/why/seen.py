@@ -2,39 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
+from operator import le
 from typing import NamedTuple
 
-from runlist.protocol.why_autogen import Source, What
+from runlist.protocol.why_autogen import NAME_BYTES, STRUCTS, What
+from runlist.structure import Structure
 
 NO_STACK = 0xFFFFFFFF
-_WHAT = {int(what): what for what in What}
+_EVENT = Structure(STRUCTS["EVENT"])
+_KINDS = frozenset(map(int, What))
+_RETURN, _RUNS = int(What.RETURN), int(What.RUNS)
+_HEAD = struct.Struct("<IIII")  # what, tid, core and other
+_WHAT_AT, _NAME_AT = _EVENT.offsets["what"], _EVENT.offsets["name"]
+_NAME_ENDS = _NAME_AT + NAME_BYTES
+_WORDS = _EVENT.size // 8
+
+Row = tuple[int, int, int, int, int, int, int, int, bytes, int]
+"""An event: its time in ns, what, tid, core, other, value, detail, state, the name of the other and nothing, as
+protocol/why.toml has them.
+"""
 
 
-class Event(NamedTuple):
-    """An event of the kernel's programs, as protocol/why.toml has it."""
+class Events:
+    """What the kernel's programs told, by thread, as they wrote it: there may be millions."""
 
-    time_ns: int
-    what: What
-    tid: int
-    core: int = 0
-    other: int = 0
-    value: int = 0
-    detail: int = 0
-    state: int = 0
-    name: str = ""
+    def __init__(self) -> None:
+        self.names: dict[int, bytes] = {}
+        """Of all threads that were named, as they were at last."""
+        self.ends = 0
+        """How many calls came back."""
+        self._number = 0
+        self._threads: dict[int, bytearray] = {}
+        self._cores: dict[int, bytearray] = {}
+
+    def __len__(self) -> int:
+        return self._number
+
+    def add(self, record: bytes) -> None:
+        """Take an event. One of a kind that is not known, or of another length, is nothing."""
+        if len(record) != _EVENT.size:
+            return
+        what, tid, core, other = _HEAD.unpack_from(record, _WHAT_AT)
+        if what not in _KINDS:
+            return
+        self._number += 1
+        self.ends += what == _RETURN
+        where, which = (self._cores, core) if what == _RUNS else (self._threads, tid)
+        if (told := where.get(which)) is None:
+            told = where[which] = bytearray()
+        told += record
+        if record[_NAME_AT]:
+            self.names[other] = record[_NAME_AT:_NAME_ENDS]
+
+    def threads(self) -> Collection[int]:
+        """Those of the process of which anything was told."""
+        return self._threads.keys()
+
+    def of_thread(self, tid: int) -> Iterator[Row]:
+        """What was told of a thread, in the order of time."""
+        return _in_order(self._threads[tid])
+
+    def of_cores(self) -> dict[int, list[Row]]:
+        """Who had the cores that threads waited for, by core, in the order of time."""
+        return {core: list(_in_order(told)) for core, told in self._cores.items()}
 
 
-def event(fields: Sequence[object]) -> Event | None:
-    """An event of the fields of EVENT; None for one of a kind that is not known."""
-    time_ns, what, tid, core, other, value, detail, state, name = fields[:9]
-    known = _WHAT.get(what)  # type: ignore[call-overload]
-    if known is None:
-        return None
-    text = name.split(b"\0", 1)[0].decode("utf-8", "replace")  # type: ignore[attr-defined]
-    return Event(time_ns, known, tid, core, other, value, detail, state, text)  # type: ignore[arg-type]
+def _times(told: bytearray) -> memoryview:
+    return memoryview(told).cast("Q")[::_WORDS]
+
+
+def _in_order(told: bytearray) -> Iterator[Row]:
+    times = _times(told).tolist()
+    if all(map(le, times, islice(times, 1, None))):  # what comes late is rare
+        del times
+        yield from _EVENT.struct.iter_unpack(told)
+        return
+    for place in sorted(range(len(times)), key=times.__getitem__):
+        yield _EVENT.struct.unpack_from(told, place * _EVENT.size)
+
+
+def text(name: bytes) -> str:
+    """A name as the kernel has it, for people."""
+    return name.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
 class Who(NamedTuple):
@@ -57,19 +111,30 @@ class Mode(StrEnum):
     FILE = "reading or writing a file"
     DRIVER = "asleep in the GPU's driver"
     LOCK = "waiting for another thread"
+    MAPPING = "waiting for its memory map"
     ANSWER = "waiting for what comes by a socket or a pipe"
     READER = "waiting for who reads its socket or pipe"
     CHILD = "waiting for a child"
     POLL = "waiting for any of several things"
     TIMER = "asleep for a while"
+    FILE_LOCK = "waiting for a lock on a file"
+    SEMAPHORE = "waiting for a semaphore"
+    KERNEL = "waiting in the kernel"
     STOPPED = "stopped"
     RECLAIM = "kept back for its memory"
     ASLEEP = "asleep"
     UNKNOWN = "not seen"
 
 
-SLEEPS = frozenset({Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.ASLEEP})
+SLEEPS = frozenset(
+    {
+        Mode.LOCK, Mode.ANSWER, Mode.READER, Mode.CHILD, Mode.POLL, Mode.TIMER, Mode.FILE_LOCK, Mode.SEMAPHORE,
+        Mode.ASLEEP,
+    }
+)  # fmt: skip
 """Until something happens, or it is time."""
+ENDED_BY_A_THREAD = frozenset({Mode.LOCK, Mode.MAPPING})
+"""Of the process, perhaps."""
 VOLUNTARY = SLEEPS | {Mode.RUNNING, Mode.DRIVER}
 """What a thread does of its own accord: time in the other modes is taken from it."""
 
@@ -142,7 +207,7 @@ class Seen:
     pid: int
     start_ns: int
     end_ns: int
-    events: Sequence[Event]
+    events: Events
     turns: Sequence[Turn] = ()
     pauses: Sequence[Pause] = ()
     capped: Sequence[Pause] = ()
@@ -154,7 +219,3 @@ class Seen:
     mode_of: Callable[[int], Mode] = asleep
     file_of: Callable[[int], str] = nothing
     process: Callable[[int], str] = nothing
-    names: Mapping[int, str] = field(default_factory=dict)
-
-
-__all__ = ["Event", "Mode", "Pause", "Seen", "Source", "Turn", "What", "Who", "event"]

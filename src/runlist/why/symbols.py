@@ -29,10 +29,26 @@ _ANSWERS = ("sock_recvmsg", "sock_read_iter", "tcp_recvmsg", "udp_recvmsg", "uni
 _POLLS = ("do_sys_poll", "do_poll", "do_select", "core_sys_select", "ep_poll", "do_epoll")
 _TIMERS = ("do_nanosleep", "hrtimer_nanosleep", "common_nsleep")
 _DRIVER = ("nvidia_", "nv_", "rm_", "_nv0", "uvm_", "nvkms_")
+_TAKING = ("rwsem_down_", "__down_", "down_", "lock_mm_and_find_vma", "mmap_read_lock", "mmap_write_lock",
+           "vma_start_")  # fmt: skip
+"""What takes a lock that several may have to read."""
+_MAPPINGS = ("exc_page_fault", "do_user_addr_fault", "do_page_fault", "vm_mmap", "__vm_munmap", "vm_munmap",
+             "do_mprotect", "do_mremap", "__do_sys_mremap", "__x64_sys_mremap", "__arm64_sys_mremap", "do_madvise",
+             "madvise_", "__do_sys_brk", "__x64_sys_brk", "__arm64_sys_brk", "dup_mm", "copy_process", "exit_mm",
+             "find_active_uprobe", "mlock", "do_mlock", "__mm_populate", "get_user_pages", "__get_user_pages",
+             "__gup_longterm", "pin_user_pages", "internal_get_user_pages")  # fmt: skip
+"""Who takes the memory map's."""
+_FILE_LOCKS = ("locks_lock_inode_wait", "flock_lock_inode", "posix_lock_inode_wait", "do_lock_file_wait", "fcntl_setlk",
+               "__break_lease")  # fmt: skip
+_SEMAPHORES = ("do_semtimedop", "__do_semtimedop", "do_semop")
+_KERNEL = ("wait_for_completion", "synchronize_rcu", "synchronize_srcu", "rcu_barrier", "__wait_rcu_gp", "__mutex_lock",
+           "mutex_lock", "rwsem_down_", "rt_mutex_slowlock", "percpu_down", "__percpu_down", "down_timeout",
+           "flush_work", "__flush_work")  # fmt: skip
 _WAYS: tuple[tuple[Mode, tuple[str, ...]], ...] = (
     (Mode.STOPPED, _STOPS), (Mode.RECLAIM, _RECLAIMS), (Mode.FAULT, _FAULTS), (Mode.FILE, _FILES),
     (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER), (Mode.CHILD, _CHILDREN), (Mode.READER, _READERS),
-    (Mode.ANSWER, _ANSWERS), (Mode.POLL, _POLLS), (Mode.TIMER, _TIMERS),
+    (Mode.ANSWER, _ANSWERS), (Mode.POLL, _POLLS), (Mode.TIMER, _TIMERS), (Mode.FILE_LOCK, _FILE_LOCKS),
+    (Mode.SEMAPHORE, _SEMAPHORES), (Mode.KERNEL, _KERNEL),
 )  # fmt: skip
 """The first that fits: a page fault that waits for a disk is both, and one may be stopped on the way back from it."""
 
@@ -40,10 +56,21 @@ _WAYS: tuple[tuple[Mode, tuple[str, ...]], ...] = (
 def mode_of(names: Iterable[str]) -> Mode:
     """Why a thread blocked, by the functions that it was in."""
     held = list(names)
+    if _wants_the_map(held):
+        return Mode.MAPPING
     for mode, beginnings in _WAYS:
         if any(name.startswith(beginnings) for name in held):
             return mode
     return Mode.ASLEEP
+
+
+def _wants_the_map(held: Sequence[str]) -> bool:
+    """Whether a thread blocked in taking the lock of its memory map."""
+    lock = next((place for place, name in enumerate(held) if name.startswith("rwsem_down_")), None)
+    if lock is None:
+        return False
+    taker = next((name for name in held[lock:] if not name.startswith(_TAKING)), "")
+    return taker.startswith(_MAPPINGS)
 
 
 class Symbols:

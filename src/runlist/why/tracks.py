@@ -7,11 +7,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from runlist.trace.writer import TraceWriter
 from runlist.why.functions import Kind
 from runlist.why.report import Analysis
-from runlist.why.requests import calls
 from runlist.why.seen import Mode, Seen
-from runlist.why.threads import threads
+from runlist.why.under_way import Call
 
-_BEGIN, _END = proto.TrackEvent.TYPE_SLICE_BEGIN, proto.TrackEvent.TYPE_SLICE_END
 _INSTANT = proto.TrackEvent.TYPE_INSTANT
 
 
@@ -19,13 +17,11 @@ def write(trace: TraceWriter, seen: Seen, analysis: Analysis, ahead_ns: int) -> 
     """Add the tracks of a process. The clock of the trace is so far ahead of CLOCK_MONOTONIC."""
 
     def piece(track: int, start_ns: int, end_ns: int, name: str) -> None:
-        trace.event(track, _BEGIN, start_ns + ahead_ns, name=name)
-        trace.event(track, _END, end_ns + ahead_ns)
+        trace.piece(track, start_ns + ahead_ns, end_ns + ahead_ns, name)
 
     process = trace.track(f"why: {seen.process(seen.pid) or seen.pid}")
     lanes: dict[int, int] = {}
-    for parts in analysis.all_parts:
-        request = parts.request
+    for request in analysis.requests:
         if request.lane not in lanes:
             lanes[request.lane] = trace.track(f"requests {len(lanes) + 1}", process)
         piece(lanes[request.lane], request.start_ns, request.end_ns, f"request: {request.length_ns / 1e6:.2f} ms")
@@ -33,8 +29,10 @@ def write(trace: TraceWriter, seen: Seen, analysis: Analysis, ahead_ns: int) -> 
         runlist = trace.track("Runlist", process)
         for pause in seen.pauses:
             piece(runlist, pause.start_ns, pause.end_ns, pause.why)
-    made = calls(seen.events, seen.end_ns)
-    for tid, thread in sorted(threads(seen).items()):
+    made: dict[int, list[Call]] = {}
+    for call in analysis.calls:
+        made.setdefault(call.tid, []).append(call)
+    for tid, thread in sorted(analysis.threads.items()):
         track = trace.track(f"thread {tid}", process)
         for span in thread.spans:
             if span.mode in (Mode.ASLEEP, Mode.TIMER):
@@ -45,7 +43,7 @@ def write(trace: TraceWriter, seen: Seen, analysis: Analysis, ahead_ns: int) -> 
             elif span.about:
                 name = f"{name}: {span.about}"
             piece(track, span.start_ns, span.end_ns, name)
-        own = [call for call in made if call.tid == tid]
+        own = made.get(tid, [])
         if not own and not thread.interrupts:
             continue
         functions = trace.track(f"calls of thread {tid}", process)

@@ -28,8 +28,9 @@ static inline void* needed(const char* name) {
 
 static inline bool plain(void) { return getenv("PLAIN") != NULL; }
 
+static char image[1 << 20];
+
 static inline void make_context(void) {
-    static char image[1 << 20];
     context = begin();
     FILE* file = fopen(getenv("KERNELS"), "rb");
     if (file == NULL || fread(image, 1, sizeof(image) - 1, file) == 0) must(1, "KERNELS");

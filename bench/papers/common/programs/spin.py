@@ -29,6 +29,7 @@ class Spin(serving.Hinted):
         self._work = Accumulator(self._gpu, blocks=blocks, priority=options.priority)
         self._rounds = options.rounds or self._work.rounds_for(options.kernel_us)
         self._kernels = options.kernels
+        self._waits = options.wait
         self._blocks = blocks
         self._seed = options.seed
         self._host = PageLocked(_BYTES)
@@ -66,6 +67,8 @@ class Spin(serving.Hinted):
     def infer(self) -> None:
         for _ in range(self._kernels):
             self._work.launch(self._rounds)
+            if self._waits:
+                self.synchronize()
 
     def copy_output(self) -> None:
         self._host.copy_out(self._work.stream)
@@ -85,6 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--kernel-us", type=workload_options.positive, default=500.0, metavar="US", help="length of a kernel alone")
     add("--rounds", type=workload_options.positive_int, metavar="N", help="rounds of a kernel, instead of --kernel-us")
     add("--kernels", type=workload_options.positive_int, default=1, metavar="N", help="kernels a request (1)")
+    add("--wait", action="store_true", help="for each kernel, and not for all of a request")
     add("--grid", type=workload_options.positive_int, metavar="N", help="blocks of a kernel (one for each SM)")
 
 

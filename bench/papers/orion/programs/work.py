@@ -19,7 +19,7 @@ class Work(TensorProgram):
     """`size` is the side of a matrix, or the numbers of a vector."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._kind, self._times = options.kind, options.operations
+        self._kind, self._times, self._waits = options.kind, options.operations, options.wait
         side = options.size
         width = side if self._kind == GEMM else min(side, 1024)
         super().__init__(options, width, "float32")
@@ -37,6 +37,8 @@ class Work(TensorProgram):
         operation = self.torch.mm if self._kind == GEMM else self.torch.add
         for _ in range(self._times):
             operation(self._first, self._second, out=self._result)
+            if self._waits:
+                self.synchronize()
 
     def check(self) -> str | None:
         result = self._result.view(-1)
@@ -48,6 +50,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("kind", choices=(GEMM, MEMORY, SMALL))
     add("--size", type=workload_options.positive_int, default=2048, metavar="N", help="side of a matrix, or numbers")
     add("--operations", type=workload_options.positive_int, default=10, metavar="N", help="in a request (10)")
+    add("--wait", action="store_true", help="for each operation, and not for all of a request")
     add_device(parser)
 
 

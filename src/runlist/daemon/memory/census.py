@@ -129,7 +129,7 @@ class MemoryCensus:
     def close(self) -> None:
         """Let go of the census."""
         self._threads.shutdown()
-        if self._census is not None:
+        if self._census is not None and not self._threads.hangs:
             self._census.close()
 
     def _gpus(self) -> list[GpuInfo]:

@@ -12,7 +12,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -26,6 +25,7 @@ from runlist.daemon.placement.rules import Rules
 from runlist.errors import RunlistError
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import Changes, FolderWatch
+from runlist.proc.pool import Pool
 from runlist.text import printable
 
 _log = structlog.get_logger()
@@ -85,7 +85,7 @@ class DropIns:
         self._signatures: dict[str, _Signature] = {}
         self._watch = FolderWatch()
         self._is_first = True
-        self._thread = ThreadPoolExecutor(1, "drop-ins")
+        self._thread = Pool(1, "drop-ins")
         self._take(self._look(_ALL))
 
     @property

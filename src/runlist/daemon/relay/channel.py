@@ -36,9 +36,9 @@ class Say(IntEnum):
     GO = auto()
     """The daemon has closed its copies of all up to this number: they may be touched. Answered, as a sign of life."""
     TAKE = auto()
-    """Receive one datagram, and pass it on."""
+    """Receive one datagram, and pass it on; from the socket that comes along, or the one that all users share."""
     DROP = auto()
-    """Receive one datagram, and drop it."""
+    """Receive one datagram likewise, and drop it."""
     TAKEN = auto()
     """The datagram is out of the queue."""
     DATAGRAM = auto()

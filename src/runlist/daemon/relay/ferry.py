@@ -76,12 +76,10 @@ class Ferry:
                 while self._waiting and self._waiting[0].number <= packet.number:
                     self._begin(self._waiting.popleft())
                 send(self._channel, Say.GO, packet.number)
-            case Say.TAKE:
-                self._take(packet.number)
-            case Say.DROP:
-                with contextlib.suppress(BlockingIOError):
-                    receive_datagram(self._messages, _RECORD_ROOM, 0, socket.MSG_DONTWAIT)
-                send(self._channel, Say.TAKEN, packet.number)
+            case Say.TAKE | Say.DROP:
+                apart = socket.socket(fileno=packet.fds[0]) if packet.fds else None
+                with apart or contextlib.nullcontext():
+                    self._take(packet.number, apart or self._messages, wanted=packet.say is Say.TAKE)
 
     def _begin(self, packet: Packet) -> None:
         stranger, *served = (socket.socket(fileno=fd) for fd in packet.fds)
@@ -93,13 +91,13 @@ class Ferry:
             (daemon,) = served
             self._connections.add(_Connection(self, packet.number, stranger, daemon))
 
-    def _take(self, number: int) -> None:
+    def _take(self, number: int, messages: socket.socket, *, wanted: bool) -> None:
         try:
-            found = receive_datagram(self._messages, _RECORD_ROOM, _MAX_SENT, socket.MSG_DONTWAIT)
+            found = receive_datagram(messages, _RECORD_ROOM, _MAX_SENT if wanted else 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             found = None
         send(self._channel, Say.TAKEN, number)
-        if found is None:
+        if found is None or not wanted:
             return
         for fd in found.fds[_MAX_KEPT:]:
             os.close(fd)

@@ -58,7 +58,7 @@ class Relay:
         self._on_end = on_end
         self._pidfd: int | None = None
         self._given_up = self._going = False
-        self._last = 0  # number of the last packet
+        self._last = self._given = 0  # numbers of the last packet, and of the last that handed something over
         self._unanswered_since: float | None = None
         self._taking: tuple[int, float, Callable[[], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -86,7 +86,7 @@ class Relay:
             channel.send(self._sock, say, number, body, fds)
         except OSError:
             return False
-        self._last = number
+        self._last = self._given = number
         sock.close()  # the relay's copy is still there
         return True
 
@@ -116,13 +116,15 @@ class Relay:
         self.connections -= 1
         self.idle_since = time.monotonic()
 
-    def take(self, say: Say, patience_s: float, done: Callable[[], None]) -> bool:
-        """Have it take or drop a datagram. `done` is called when it has, or when its process has ended."""
+    def take(self, say: Say, patience_s: float, done: Callable[[], None], apart: socket.socket | None = None) -> bool:
+        """Have it take or drop a datagram, of `apart` if that is given. `done` is called when it has, or when its
+        process has ended.
+        """
         number = self._last + 1
         if self._taking is not None:
             return False
         try:
-            channel.send(self._sock, say, number)
+            channel.send(self._sock, say, number, fds=[] if apart is None else [apart.fileno()])
         except OSError:
             return False
         self._last = number
@@ -201,7 +203,7 @@ class Relay:
         if packet is None:
             self._end(hung=True)  # it never ends by itself
         elif packet.say is Say.GO:
-            if packet.number == self._last:
+            if packet.number >= self._given:  # what it was asked since then has times of its own
                 self._unanswered_since = None
             elif self._unanswered_since is not None:
                 self._unanswered_since = time.monotonic()

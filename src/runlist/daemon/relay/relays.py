@@ -130,14 +130,14 @@ class Relays:
         if len(self._held) == 1:
             self._loop.call_soon(self._bury)
 
-    def take(self, owner: Owner, wanted: bool, done: Callable[[], None]) -> None:
-        """Have the datagram of a user that waits at the head of the socket received, or dropped where it is not
-        `wanted`. `done` is called when the socket can be read again.
+    def take(self, owner: Owner, wanted: bool, done: Callable[[], None], apart: socket.socket | None = None) -> None:
+        """Have the datagram of a user that waits at the head of the socket, or of `apart`, received, or dropped where
+        it is not `wanted`. `done` is called when the socket can be read again.
         """
         relay = self._of(owner) if wanted else None
         say, patience = (Say.TAKE, TAKE_S) if relay is not None else (Say.DROP, DROP_S)
         relay = relay or self._the_undertaker()
-        if relay is None or not relay.take(say, patience, done):
+        if relay is None or not relay.take(say, patience, done, apart):
             self._loop.call_later(_RETRY_S, done)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from runlist import wire
+from runlist.daemon.gpu.gpus import LOAD_S
 from runlist.daemon.memory.census import KEPT_S
 from runlist.daemon.relay.channel import Peer
 from runlist.daemon.requests.manager import Manager
@@ -23,9 +24,9 @@ from runlist.daemon.requests.together import pids_together, together_notes
 from runlist.daemon.requests.turns import Turns
 from runlist.daemon.requests.view import views, workload_views
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.errors import ExitCode, NoPermissionError, RunlistError
+from runlist.errors import ExitCode, NoPermissionError, RunlistError, UsageError
 from runlist.planes.interface import Borrower
-from runlist.policies import PolicySpec
+from runlist.policies import PolicySpec, look_at_policy
 from runlist.proc.exhaustion import passes
 from runlist.version import __version__
 
@@ -151,7 +152,13 @@ class Handlers:
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")
-        self._manager.gpus.use(PolicySpec(request.name, request.options))
+        spec = PolicySpec(request.name, request.options)
+        try:
+            async with asyncio.timeout(LOAD_S):
+                await asyncio.to_thread(look_at_policy, spec)  # while others are served
+        except TimeoutError:
+            raise UsageError(f"policy {spec.name}: its file system does not answer: copy it to another") from None
+        self._manager.gpus.use(spec)
         return self._status_of(self._uid)
 
     async def _rules(self, request: wire.ListRules) -> wire.RulesInForce:

@@ -19,6 +19,7 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.kernel.link import KernelLink
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement, some
+from runlist.daemon.requests.joined import Joined
 from runlist.daemon.requests.launches import Launches
 from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, set_limit
 from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
@@ -95,6 +96,7 @@ class Manager:
         self.reload_rules = revision.reload
         self._attaching: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._joining: set[asyncio.Task[None]] = set()
+        self._joined = Joined()
         self.launches = Launches(gpus, census, placement, processes, descriptors, opened, search.look_at_once)
 
     # -- requests ----------------------------------------------------------------------------------
@@ -332,8 +334,12 @@ class Manager:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            if self._adoption.take_sent(self.search.root_for(pid, uid), pid, message.nanoseconds, sent):
+            root = self.search.root_for(pid, uid)
+            if self._adoption.take_sent(root, pid, message.nanoseconds, sent):
                 self.search.look_anew(pid)
+            computes = self._joined.computes(pid, message.nanoseconds)
+            if root is not None and computes and not (self.kernel.works or pid in self.processes.managed):
+                await self.search.look_at_once(root, [pid])
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)

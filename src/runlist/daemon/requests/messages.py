@@ -24,6 +24,7 @@ from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
 from runlist.proc.owners import Owner, user_behind
 from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Effect, Kind
+from runlist.rate import Rate
 from runlist.tenant import RECORD
 
 __all__ = ["Answer", "Effect", "Kind", "Messages", "TenantMessage", "parse"]
@@ -35,6 +36,9 @@ FLOOD_PAUSE_S = 0.002
 """How long the socket then rests, and after each with descriptors that nobody wants: a flood gets a bounded part of the
 daemon's time.
 """
+
+JOINS_AT_ONCE, JOINS_A_SECOND = 256, 100
+"""How many wanted descriptors a socket brings before it rests so after each: to look at one takes a millisecond."""
 
 MAX_CLIENT = (1 << 32) - 1
 
@@ -98,8 +102,8 @@ class Strangers(Protocol):
     def share(self, messages: socket.socket, on_datagram: Callable[[Datagram], None]) -> None:
         """The socket, and what to call with what was taken from it."""
 
-    def take(self, owner: Owner, wanted: bool, done: Callable[[], None]) -> None:
-        """Take the datagram at the head of the queue, or drop it; then call `done`."""
+    def take(self, owner: Owner, wanted: bool, done: Callable[[], None], apart: socket.socket | None = None) -> None:
+        """Take the datagram at the head of the queue, that of `apart` if it is given, or drop it; then call `done`."""
 
 
 Answer = Callable[[Effect], bool]
@@ -109,14 +113,31 @@ OnMessage = Callable[[int, int, TenantMessage, Answer], bool]
 """Takes pid, user id, the message, and how to answer it. False: not managed."""
 
 
+class Rests:
+    """How many sockets of a daemon rest, as they are flooded: the more, the longer each does."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def begin(self) -> float:
+        """One rests; returns for how long."""
+        self._count += 1
+        return FLOOD_PAUSE_S * self._count
+
+    def end(self) -> None:
+        """It has rested."""
+        self._count -= 1
+
+
 class Messages:
     """Reads the socket at `path` in the running event loop.
 
     `dropped` counts messages that were not taken, by reason: malformed, nobody (a sender that this pid namespace does
     not know), foreign (a process that is not managed). Unwanted descriptors go to `discarder`. Processes of other users
     may send if they can reach the directory of root's daemon; what they send with descriptors is left to `strangers`,
-    and dropped unless `wants` (pid, user id) says that descriptors of that process are of use. Raises RunlistError when
-    another daemon hears there, UsageError when the path cannot be a socket.
+    and dropped unless `wants` (pid, user id) says that descriptors of that process are of use. With `user` it is a
+    socket apart, of that user and root alone. Raises RunlistError when another daemon hears there, UsageError when the
+    path cannot be a socket.
     """
 
     def __init__(
@@ -126,6 +147,9 @@ class Messages:
         discarder: Discarder,
         strangers: Strangers | None = None,
         wants: Callable[[int, int], bool] = lambda *_: True,
+        *,
+        user: int | None = None,
+        rests: Rests | None = None,
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._path = path
@@ -134,10 +158,14 @@ class Messages:
         self._wants = wants
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
-        self._socket = _bind(path)
-        self._strangers = strangers if path.stat().st_mode & stat.S_IWOTH else None
-        if self._strangers is not None:
-            self._strangers.share(self._socket, self._take)
+        self._rests = rests or Rests()
+        self._joins = Rate(JOINS_A_SECOND, JOINS_AT_ONCE)
+        self._socket = _bind(path, user)
+        self.shared = user is None and bool(path.stat().st_mode & stat.S_IWOTH)
+        """Whether it is for all users."""
+        self._strangers = strangers if self.shared or user is not None else None
+        if strangers is not None and self.shared:
+            strangers.share(self._socket, self._take)
         self._closed = False
         self._loop.add_reader(self._socket, self._read)
 
@@ -146,6 +174,7 @@ class Messages:
         self._closed = True
         if self._resume is not None:
             self._resume.cancel()
+            self._rests.end()
         self._loop.remove_reader(self._socket)
         if self._strangers is None:
             self._socket.close()
@@ -191,13 +220,19 @@ class Messages:
         self._pause()
         # Containers that root made are strangers to each other, and most have the same users.
         owner = Owner.of(head.pid, head.uid) if wanted else Owner(user_behind(head.uid))
-        strangers.take(owner, wanted, self._go_on if wanted else self._go_on_later)
+        done = self._go_on if wanted and self._joins.take() else self._go_on_later
+        strangers.take(owner, wanted, done, None if self.shared else self._socket)
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._socket)
 
     def _go_on_later(self) -> None:
-        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
+        self._resume = self._loop.call_later(self._rests.begin(), self._rested)
+
+    def _rested(self) -> None:
+        self._resume = None
+        self._rests.end()
+        self._go_on()
 
     def _go_on(self) -> None:
         if not self._closed:
@@ -232,21 +267,35 @@ def bind(sock: socket.socket, path: Path) -> None:
         raise RunlistError(f"{path} cannot be used: {error.strerror or error}") from None
 
 
-def _bind(path: Path) -> socket.socket:
+def _bind(path: Path, user: int | None) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        _remove_stale(path)
+        remove_stale(path)
+        os.fchmod(sock.fileno(), 0o600)  # before it has a name: who could connect in between would stay connected
         bind(sock, path)
-        path.chmod(_mode(path.parent))
+        if user is None:
+            path.chmod(_mode(path.parent))
+        else:
+            path.chmod(0o600)  # whatever the umask
+            _give(path, user)
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _remove_stale(path: Path) -> None:
+def _give(path: Path, user: int) -> None:
+    """Give it to a user, or have it no more."""
+    try:
+        os.chown(path, user, -1)
+    except OSError:
+        path.unlink()
+        raise
+
+
+def remove_stale(path: Path) -> None:
     """Remove the socket of a dead daemon, and nothing else."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -33,7 +33,7 @@ _RESERVE = 64  # descriptors that connections may not take: tenants, the keeper 
 
 class Server:
     """Accepts connections on a listening socket and serves them, those of strangers by way of `relays`. A client that
-    asks the daemon to end sets `stop`.
+    asks the daemon to end sets `stop`. `on_user` is called with the user of each, before it is served.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Server:
         stop: asyncio.Event,
         *,
         shared: bool = False,
+        on_user: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._device = device
+        self._on_user = on_user
         self._listener = listener
         self._shared = shared  # with a service manager: who connects after us waits for the next daemon
         self._manager = manager
@@ -107,6 +109,8 @@ class Server:
         scarce = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
         if scarce:
             self._rest(_REST_S, "only the reserve is left")
+        else:
+            self._on_user(uid)
         if not self._relays.is_stranger(peer.uid):
             if scarce:
                 sock.close()

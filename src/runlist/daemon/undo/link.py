@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import socket
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 
@@ -15,6 +18,7 @@ from runlist.daemon.undo.record import Record
 from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
 from runlist.planes.process.region import Region, Words
+from runlist.proc import process
 from runlist.wire import Connection, Guard, GuardRegion, KeeperMessage, KeepRecord, Unguard
 
 _log = structlog.get_logger()
@@ -22,6 +26,13 @@ _log = structlog.get_logger()
 _SHORT_LIFE_S = 2.0
 _MAX_SHORT_LIVES = 3
 _RETRY_S = 0.1
+_SO_SNDBUFFORCE = 32
+_ROOM = 8 << 20  # bytes that it may be behind; without root's right for about a hundred changes
+
+PATIENCE_S, START_PATIENCE_S = 1.0, 10.0
+"""How long a keeper may read nothing while it is full of what it was told, and one that has just been started."""
+MOST_LOOKS = 10
+"""So many looks one may be stopped, or read nothing of what it was told."""
 
 
 class KeeperLink:
@@ -40,7 +51,8 @@ class KeeperLink:
         self._regions: dict[int, tuple[Region, Words]] = {}  # likewise
         self._next_key = 1
         self._loop = asyncio.get_running_loop()
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry: asyncio.Handle | None = None
+        self._unread = self._looks = 0
         self._start()
 
     @property
@@ -89,6 +101,18 @@ class KeeperLink:
             self._send(Unguard(key), [])
             self._record.remove(guarded[0])
 
+    def look(self) -> None:
+        """Every second: start another in place of one that stands still, as nobody would put anything back."""
+        unread = 0
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            told = fcntl.ioctl(self._connection.sock, termios.TIOCOUTQ, bytes(4))
+            unread = int.from_bytes(told, "little")
+        still = process.is_stopped(self.pid) or (unread > 0 and unread == self._unread)
+        self._unread = unread
+        self._looks = self._looks + 1 if still and not process.wants_processor(self.pid) else 0
+        if self._looks >= MOST_LOOKS:
+            self._hangs()
+
     def close(self) -> None:
         """End the keeper; it undoes whatever is still guarded."""
         if self._retry is not None:
@@ -108,6 +132,9 @@ class KeeperLink:
         ours, theirs = socket.socketpair()
         self._process = helper.start("runlist.daemon.undo.keeper", self._plane, ours, theirs)
         self._started = time.monotonic()
+        self._looks = 0
+        with contextlib.suppress(OSError):
+            ours.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _ROOM)
         pass_descriptors(ours, False)
         self._connection = Connection(ours)
         self._loop.add_reader(ours, self._lost)
@@ -125,16 +152,35 @@ class KeeperLink:
         self._send(Guard(key, pid, context.undo()), [context.handle.fileno()])
 
     def _send(self, message: KeeperMessage, fds: list[int]) -> None:
+        if self._connection.sock.fileno() < 0:  # its successor is told everything
+            return
+        new = time.monotonic() - self._started < START_PATIENCE_S
+        self._connection.sock.settimeout(START_PATIENCE_S if new else PATIENCE_S)
         try:
             self._connection.send(message, fds)
+        except TimeoutError:
+            self._hangs()
         except OSError:  # it just ended: `_lost` starts another and tells it everything
             _log.warning("the keeper does not answer", pid=self._process.pid)
 
-    def _lost(self) -> None:
-        """The keeper never speaks: readable means that it ended."""
+    def _hangs(self) -> None:
+        """It stands still: another takes its place, which is told everything."""
+        if self._connection.sock.fileno() < 0:
+            return
+        _log.warning("the keeper stands still; killed", pid=self.pid)
+        self._process.kill()
         self._loop.remove_reader(self._connection.sock)
         self._connection.close()
-        code = self._process.wait()
+        self._retry = self._loop.call_soon(self._lost)
+
+    def _lost(self) -> None:
+        """The keeper never speaks: readable means that it ended."""
+        if self._connection.sock.fileno() >= 0:
+            self._loop.remove_reader(self._connection.sock)
+            self._connection.close()
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel, which it never leaves
+            code = self._process.wait(PATIENCE_S)
         self._short_lives = self._short_lives + 1 if time.monotonic() - self._started < _SHORT_LIFE_S else 0
         if self._short_lives > _MAX_SHORT_LIVES:
             _log.error("no keeper stays alive; nothing can be managed safely", code=code)

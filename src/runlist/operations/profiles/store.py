@@ -13,6 +13,8 @@ import fcntl
 import json
 import os
 import re
+import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ _HEAD_BYTES = 1 << 20  # of them for the name of the GPU
 _INDENT = 8  # more bytes of a kernel inside a file than alone
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _LOCK = ".lock"
+_PATIENCE_S, _LOOK_S = 10.0, 0.01
 _NONE = "this is no file of profiles: remove it"
 
 
@@ -122,10 +125,23 @@ class Store:
         except OSError as error:
             raise NoPermissionError(f"{self.folder}: {error.strerror}: no profiles can be kept there") from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock, self.folder)
             yield
         finally:
             os.close(lock)
+
+
+def _lock(lock: int, folder: Path) -> None:
+    """Who has it may stand still, as in a debugger."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                why = f"another program has changed it for {_PATIENCE_S:g} s: end that"
+                raise RunlistError(f"{folder}: {why}") from None
+        time.sleep(_LOOK_S)
 
 
 def _newest(kernels: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +158,9 @@ def _newest(kernels: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[str, dict[str, Kept]]:
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path}: {_NONE}")
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise UsageError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: {_NONE}")

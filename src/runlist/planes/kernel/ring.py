@@ -40,12 +40,13 @@ class Ring:
 
     def take(self, most: int) -> Iterator[bytes]:
         """Up to so many records, each taken when it is returned. Raises BrokenRing."""
-        (at,) = _POSITION.unpack_from(self._ours, 0)
+        (at,) = (end,) = _POSITION.unpack_from(self._ours, 0)
         for _ in range(most):
-            with self._barrier:  # what was written before a position is seen after it
-                (end,) = _POSITION.unpack_from(self._theirs, 0)
             if at == end:
-                return
+                with self._barrier:  # what was written before a position is seen after it
+                    (end,) = _POSITION.unpack_from(self._theirs, 0)
+                if at == end:
+                    return
             part = self._part_at(at)
             step = next_record(part, self._size, at - self._begins, end - self._begins)
             if step is None:

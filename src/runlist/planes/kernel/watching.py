@@ -28,7 +28,6 @@ MOST_AT_ONCE = 1 << 16
 _MANY_SINCE = (6, 10)  # of that Linux on, many functions are watched by one link, in all threads of a process
 _NUMBER = struct.Struct("<I")
 _THREAD = Structure(protocol.STRUCTS["THREAD"])
-_EVENT = Structure(protocol.STRUCTS["EVENT"])
 _MAPS = {
     "settings": (MapType.ARRAY, 4, Structure(protocol.STRUCTS["SETTINGS"]).size, 1),
     "threads": (MapType.HASH, 4, _THREAD.size, protocol.MAX_THREADS),
@@ -150,12 +149,10 @@ class Watch:
 
         return end
 
-    def take(self) -> Iterator[tuple[int, ...]]:
-        """What was told since the last call, as tuples of the fields of EVENT."""
+    def take(self) -> Iterator[bytes]:
+        """What was told since the last call: each an EVENT of protocol/why.toml."""
         assert self._ring is not None
-        for record in self._ring.take(MOST_AT_ONCE):
-            if len(record) == _EVENT.size:
-                yield _EVENT.struct.unpack(record)
+        return self._ring.take(MOST_AT_ONCE)
 
     def fileno(self) -> int:
         """Readable when there is something to take."""

@@ -369,9 +369,10 @@ class GiveWay:
             self._given_us = round(self._slice_us)
 
     def _count(self, window: Window) -> None:
-        """Keep what switches cost, as a mean over time in which what is old counts less and less. A pause makes what was
-        before it older, and counts as one window at most: else who has work again, after some seconds without, begins
-        with slices as short as can be, and takes seconds to find those that fit (eager ResNet-50, H200).
+        """Keep what switches cost, as a mean over time in which what is old counts less and less.
+
+        A pause makes what was before it older, and counts as one window at most: else who has work again, after some
+        seconds without, begins with slices as short as can be, and takes seconds to find those that fit.
         """
         if self.way is Way.REQUEST:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol
 
 import structlog
@@ -17,6 +17,7 @@ from runlist.planes.nvidia.switch_log import SwitchLog, hides_others
 from runlist.planes.nvidia.usage.idle import IdleTime, Sample
 from runlist.planes.nvidia.usage.residencies import Residencies
 from runlist.planes.usage import Reading
+from runlist.proc.pool import Pool
 
 _log = structlog.get_logger()
 
@@ -46,7 +47,7 @@ class SwitchLogUsage:
         self._residencies = Residencies(self._log.now_ns())
         self._idle = IdleTime()
         self._utilisation: Utilisation | None = None
-        self._thread = ThreadPoolExecutor(1, "nvml")
+        self._thread = Pool(1, "nvml")
         self._submit = submit or self._thread.submit
         self._answer: Future[list[DeviceSample]] | None = None
         with contextlib.suppress(NvmlError, RunlistError):
@@ -65,7 +66,7 @@ class SwitchLogUsage:
     def close(self) -> None:
         self._log.close()
         self._thread.shutdown()
-        if self._utilisation is not None:
+        if self._utilisation is not None and not self._thread.hangs:
             self._utilisation.close()
 
     def _find_idle_time(self, utilisation: Utilisation, reading: Reading, until_ns: int) -> None:

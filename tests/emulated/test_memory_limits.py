@@ -57,10 +57,14 @@ def run(commands: Commands, daemon: Daemon) -> Iterator[Run]:
 
 
 def managed(daemon: Daemon, pid: int) -> Any:
-    """The task of a process, once it is there: before that it may be listed as one that holds memory."""
-    wait_for(
-        lambda: any(task.pid == pid and task.reached_by for task in daemon.client.ps()), f"process {pid} to be managed"
-    )
+    """The task of a process, once it is there."""
+    wait_for(lambda: any(task.pid == pid for task in daemon.client.ps()), f"process {pid} to be listed")
+    return task_of(daemon, pid)
+
+
+def reached(daemon: Daemon, pid: int) -> Any:
+    """The same, once it is more than a process that holds memory: so it may be listed before."""
+    wait_for(lambda: managed(daemon, pid).reached_by, f"process {pid} to be reached")
     return task_of(daemon, pid)
 
 
@@ -88,7 +92,7 @@ def test_beyond_the_limit_an_allocation_is_refused_and_room_that_is_given_back_i
     holder = run("--memory", "4G")
     assert [holder.do("take 2000"), holder.do("take 3000"), holder.do("take 500")] == [0, OUT_OF_MEMORY, 0]
     assert [holder.do("give"), holder.do("take 600")] == [0, 0]
-    task = managed(daemon, holder.pid)
+    task = reached(daemon, holder.pid)
     assert (task.memory_limit_bytes, task.enforcement, task.reached_by) == (4 * GiB, "memory, queries", "own right")
     assert task.memory_overhead_bytes is not None
     assert task.memory_overhead_bytes > 0
@@ -148,7 +152,7 @@ def test_a_limit_changes_while_the_program_runs(run: Run, daemon: Daemon, comman
     assert [holder.do("take 1"), holder.do("info")[0]] == [OUT_OF_MEMORY, 0]
     assert [holder.do("give"), holder.do("take 1")] == [0, 0]
 
-    managed(daemon, holder.pid)
+    reached(daemon, holder.pid)
     commands.ok("set", str(holder.pid), "memory=max")  # of any process of the tree, for the tree
     assert [holder.do("take 5000"), task_of(daemon, holder.pid).memory_limit_bytes] == [0, None]
 

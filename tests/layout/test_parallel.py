@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
+
+from tests.fixtures.parallel import Files
 
 CONFTEST = """
 from tests.conftest import pytest_configure, pytest_xdist_make_scheduler
@@ -76,6 +80,23 @@ def test_when_a_process_dies_all_other_tests_are_run_once(tmp_path: Path) -> Non
     ran = run(tmp_path, "--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
     assert "1 failed, 71 passed" in ran.stdout, ran.stdout
     assert "test_18.py::test_dies" in ran.stdout
+
+
+def test_what_is_dealt_to_a_process_that_just_died_goes_to_another() -> None:
+    """Nobody has heard of its death yet."""
+
+    class Dead:
+        def send_runtest_some(self, tests: list[int]) -> None:
+            raise OSError("cannot send (already closed?)")
+
+    dead: Any = Dead()
+    files: Any = Files.__new__(Files)
+    files.workqueue = OrderedDict({"one": {"one::test_a": False, "one::test_b": False}})
+    files.assigned_work = {dead: {"two": {"two::test_dies": False}}}
+    files.registered_collections = {dead: ["one::test_a", "one::test_b", "two::test_dies"]}
+    files._assign_work_unit(dead)
+    assert files.remove_node(dead) == "two::test_dies"
+    assert files.workqueue == {"one": {"one::test_a": False, "one::test_b": False}}
 
 
 def test_a_failure_is_told_before_the_run_has_ended(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from runlist.planes.nvidia.usage import switch_log
 from runlist.planes.nvidia.usage.nvml import NvmlUsage
 from runlist.planes.nvidia.usage.switch_log import SwitchLogUsage
 from runlist.planes.usage import Reading
-from runlist.proc.exhaustion import NO_THREAD
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 
@@ -155,28 +154,6 @@ def test_nvml_is_let_go_of_when_it_has_answered(driver: Any, utilisation: FakeUt
     threading.Timer(0.02, go_on.set).start()
     source.close()
     assert order == ["answered", "closed"]
-
-
-@pytest.mark.parametrize("from_the_start", [True, False])
-def test_where_there_is_no_room_for_a_thread_what_was_held_is_told_all_the_same(
-    driver: Any, utilisation: FakeUtilisation, monkeypatch: pytest.MonkeyPatch, from_the_start: bool
-) -> None:
-    """A process whose end is being seen to would stay for ever, as its last use is read first."""
-
-    def refused(self: threading.Thread) -> None:
-        raise RuntimeError(NO_THREAD)
-
-    source = None if from_the_start else SwitchLogUsage(driver, UUIDS[0])
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        source = source or SwitchLogUsage(driver, UUIDS[0])
-        driver.producer.write(START, 7, 1, driver.now_ns)
-        driver.now_ns += 1000 * MS
-        assert source.read().usage[7].held_s == pytest.approx(1.0)
-    driver.now_ns += 1000 * MS
-    source.read()
-    source.close()  # once it has answered
-    assert utilisation.asked
 
 
 def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: FakeUtilisation) -> None:

@@ -52,8 +52,6 @@ class SwitchLogUsage:
         self._answer: Future[list[DeviceSample]] | None = None
         with contextlib.suppress(NvmlError, RunlistError):
             self._utilisation = Utilisation(driver, gpu_uuid)
-            with contextlib.suppress(RuntimeError):
-                self._thread.submit(int)  # starts it while there is room for a thread: there may be none later
 
     def read(self) -> Reading:
         batch = self._log.read()
@@ -72,8 +70,7 @@ class SwitchLogUsage:
     def _find_idle_time(self, utilisation: Utilisation, reading: Reading, until_ns: int) -> None:
         """Add the idle time that samples tell, and ask for more samples where they could tell something."""
         if self._answer is None and self._idle.wants_samples(until_ns):
-            with contextlib.suppress(RuntimeError):  # there is no room for a thread: what was held is told all the same
-                self._answer = self._submit(utilisation.device, self._idle.sampled_ns // 1000)
+            self._answer = self._submit(utilisation.device, self._idle.sampled_ns // 1000)
         elif self._answer is None and self._idle.may_presume:
             for pid, seconds in self._idle.presume(utilisation.newest()).items():
                 reading.add(pid, Usage(idle_s=seconds))

@@ -24,7 +24,8 @@ from runlist.errors import NotSupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "papers" / "orion.md"
-KEPT = [DOCUMENT.parent / "runs" / name for name in ("2026-11-26T1610-nvidia-orion", "2026-11-26T1638-nvidia-orion")]
+RUNS = ("2026-11-26T1610-nvidia-orion", "2026-11-26T1638-nvidia-orion", "2026-11-27T1800-nvidia-orion-waited")
+KEPT = [DOCUMENT.parent / "runs" / name for name in RUNS]
 GPU = {"device": "nvidia", "gpus": ["a GPU"], "driver": "1", "window_s": 1.0}
 
 

@@ -71,6 +71,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
             read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S)), look_beside=lambda: None
         ),
         checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
+        keeper=SimpleNamespace(look=lambda: None),
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
         manager=SimpleNamespace(
@@ -131,6 +132,7 @@ def test_while_nothing_happens_checks_come_half_as_often(monkeypatch: pytest.Mon
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: now() in used, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: looks.append((now(), files, slices))),
+        keeper=SimpleNamespace(look=lambda: None),
         rousing=SimpleNamespace(look=lambda: now() in waiting),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
@@ -203,6 +205,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         gpus=SimpleNamespace(read_usage=lambda kept_s: None, look_beside=lambda: None),
         checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
+        keeper=SimpleNamespace(look=lambda: None),
         rousing=SimpleNamespace(look=lambda: None),
         manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
         kernel=SimpleNamespace(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from runlist import emulated
+from runlist.waiting import readable
+from tests.fixtures.compiler import C, compiler
 from tests.fixtures.daemon import PATIENCE_S, running, wait_for
 from tests.fixtures.shell import shell
 
@@ -50,6 +52,49 @@ def test_a_command_has_each_signal_once_and_the_folder_goes(own_tmp: Path, send:
         send(process.pid, signal.SIGUSR1)
         assert process.stdout.read() == ""
         assert process.wait(PATIENCE_S) == 9
+    assert list(own_tmp.glob("runlist-emulated-*")) == []
+
+
+JUST_BEFORE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char* program_invocation_short_name;
+static int waits, polls;
+pid_t waitpid(pid_t pid, int* status, int options) {
+    pid_t (*real)(pid_t, int*, int) = (pid_t(*)(pid_t, int*, int))dlsym(RTLD_NEXT, "waitpid");
+    int ours = !strncmp(program_invocation_short_name, "python", 6);
+    if (ours && options & WUNTRACED && !waits++) kill(getpid(), SIGTERM);
+    return real(pid, status, options);
+}
+int poll(struct pollfd* fds, nfds_t count, int ms) {
+    int (*real)(struct pollfd*, nfds_t, int) = (int (*)(struct pollfd*, nfds_t, int))dlsym(RTLD_NEXT, "poll");
+    if (waits && ms < 0 && !polls++) kill(getpid(), SIGHUP);
+    return real(fds, count, ms);
+}
+"""
+"""A signal comes just before it would wait."""
+
+
+def test_a_signal_that_comes_just_before_it_waits_is_passed_on(own_tmp: Path, tmp_path: Path) -> None:
+    source, library = tmp_path / "before.c", tmp_path / "before.so"
+    source.write_text(JUST_BEFORE)
+    subprocess.run([*compiler(*C), "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"], check=True)
+    words = [*EMULATOR, "--", "sh", "-c", COUNTS]
+    env = {**os.environ, "LD_PRELOAD": str(library)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, bufsize=0, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            for expected in (b"ready\n", b"took\n", b"took\n"):
+                assert readable([process.stdout.fileno()], PATIENCE_S)
+                assert process.stdout.readline() == expected
+        finally:
+            os.killpg(process.pid, signal.SIGUSR1)
+    assert process.returncode == 9
     assert list(own_tmp.glob("runlist-emulated-*")) == []
 
 

@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runlist.cli import ending
 from runlist.cli.common import say
 from runlist.proc.process import is_stopped
+from runlist.waiting import readable
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
@@ -30,6 +31,43 @@ _MEANT_MORE_CLOSELY = "LISTEN_PIDFDID"
 
 # glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
 subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
+
+
+class Children:
+    """Is told how children end. `are_ignored` is whether we were started not to be: the kernel would have reaped them.
+
+    A handler in Python runs between two of its steps. A signal that comes just before waitpid blocks would wait for the
+    end of the command: so what blocks is a wait for a pipe that signals write to as they come.
+    """
+
+    def __init__(self) -> None:
+        self.are_ignored = signal.signal(signal.SIGCHLD, lambda *_: None) == signal.SIG_IGN
+        self._signals = -1
+        with contextlib.suppress(OSError):  # no descriptor is left
+            self._signals, written = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def next(self, pid: int, command: int) -> tuple[int, int]:
+        """The next child of those that waitpid means by `pid` that has stopped or ended, and its status."""
+        if self._signals < 0:
+            return os.waitpid(pid, os.WUNTRACED)
+        with _pidfd(command) as watched:  # SIGCHLD may be blocked, as it was where we were started
+            while not (found := os.waitpid(pid, os.WUNTRACED | os.WNOHANG))[0]:
+                readable([self._signals, *watched])
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._signals, _BEGINNING)
+        return found
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[list[int]]:
+    """A process' descriptor, which can be read once it has ended; none where there is none to be had."""
+    with contextlib.ExitStack() as stack:
+        watched = []
+        with contextlib.suppress(OSError):
+            watched.append(os.pidfd_open(pid))
+            stack.callback(os.close, watched[0])
+        yield watched
 
 
 def start(
@@ -105,10 +143,10 @@ def _become(environment: Mapping[str, str]) -> None:
     os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
 
 
-def end_of(process: subprocess.Popen[bytes]) -> int:
+def end_of(process: subprocess.Popen[bytes], children: Children) -> int:
     """Wait for the end of a command; its exit code, as of `ended`. We stop as it does."""
     while True:
-        pid, status = os.waitpid(process.pid, os.WUNTRACED)
+        pid, status = children.next(process.pid, process.pid)
         if not os.WIFSTOPPED(status):
             return ended(process, status)
         stop_as_well(pid)
@@ -123,11 +161,6 @@ def ended(process: subprocess.Popen[bytes], status: int) -> int:
         return code
     ending.note(-code)
     return 128 - code
-
-
-def heed_children() -> bool:
-    """Be told how children end; whether we were started not to be, so that the kernel would have reaped them."""
-    return signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN
 
 
 def stop_as_well(pid: int) -> None:

@@ -29,7 +29,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
         forwarding = Forwarding()
     else:
         ending.in_order((signal.SIGINT, *ending.STOPS), code=0)
-    ignores_children = child.heed_children()
+    children = child.Children()
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = stack.enter_context(_temporary())
@@ -42,11 +42,11 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
             raise RunlistError(f"the emulated GPU in {directory} ended ({how}): start it again")
         stack.callback(forwarding.close)
         try:
-            process = child.start(command, environment, ignores_children=ignores_children)
+            process = child.start(command, environment, ignores_children=children.are_ignored)
         except OSError as error:
             return child.not_started(command, error)
         forwarding.to(process.pid)
-        return child.end_of(process)
+        return child.end_of(process, children)
 
 
 @contextlib.contextmanager

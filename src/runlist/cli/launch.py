@@ -43,10 +43,10 @@ def run_command(
     for note in client.notes:
         say(note)
     forwarding = Forwarding()
-    ignores_children = child.heed_children()
+    children = child.Children()
     variables = {names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
     try:
-        process = child.start(command, variables, tree.inherited, ignores_children=ignores_children)
+        process = child.start(command, variables, tree.inherited, ignores_children=children.are_ignored)
     except OSError as error:
         forwarding.close()
         return child.not_started(command, error)
@@ -56,7 +56,7 @@ def run_command(
     if not lends:  # the command goes on all the same
         say("there is no room for a thread here (`ulimit -u`): managed is only what the daemon reaches by itself")
     while True:
-        pid, status = os.waitpid(-1, os.WUNTRACED)  # orphans are reaped on the way
+        pid, status = children.next(-1, process.pid)  # orphans are reaped on the way
         if os.WIFSTOPPED(status):
             if pid == process.pid:
                 child.stop_as_well(pid)

@@ -53,10 +53,21 @@ class Children:
             return os.waitpid(pid, os.WUNTRACED)
         with _pidfd(command) as watched:  # SIGCHLD may be blocked, as it was where we were started
             while not (found := os.waitpid(pid, os.WUNTRACED | os.WNOHANG))[0]:
-                readable([self._signals, *watched])
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._signals, _BEGINNING)
+                self._sleep(watched)
         return found
+
+    def until_end(self, pid: int) -> None:
+        """Returns once a process has ended, or at once where neither it nor a signal could be watched."""
+        with _pidfd(pid) as watched:
+            while self._signals >= 0 and watched and watched[0] not in self._sleep(watched):
+                pass
+
+    def _sleep(self, watched: list[int]) -> list[int]:
+        """Until a signal comes, or one of these can be read; which of them can be."""
+        ready = readable([self._signals, *watched])
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._signals, _BEGINNING)
+        return ready
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
         if forwarding is None:
             for name, value in environment.items():
                 print(f"export {name}={shlex.quote(value)}", flush=True)
+            children.until_end(gpu.pid)
             how = gpu.wait()
             raise RunlistError(f"the emulated GPU in {directory} ended ({how}): start it again")
         stack.callback(forwarding.close)

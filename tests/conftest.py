@@ -45,9 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
         print_blob=True,
     )
     hypothesis.settings.load_profile("runlist")
-    # A shell that starts us in the background has SIGINT ignored, and so would all that the tests start and interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell that starts us in the background has SIGINT ignored, and `nohup` SIGHUP, and so would all that the tests
+    # start and send these to.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     ready()  # opens a descriptor for good: it is no test's that counts them
     worker = getattr(config, "workerinput", None)  # the environment is also that of a run that a test starts
     if worker is None:

@@ -119,7 +119,7 @@ def container_state(folder: Path) -> Reader:
         assert all(isinstance(line, str) for line in wrong)
         assert {path.name for path in folder.iterdir()} == beside
         for path in rules.iterdir():
-            identity = path.name.removeprefix("container-").removesuffix(".toml")
+            identity = path.name.removeprefix("oci-").removesuffix(".toml")
             match = _taken(path, path.read_bytes()).match(Facts(0, "python", "/x", identity))
             assert match is not None
             assert match.labels == {"container": identity}

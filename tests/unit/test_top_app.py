@@ -177,7 +177,9 @@ def test_eighty_columns_say_how_the_background_gives_way_and_why(fake: FakeDaemo
     ]
 
     async def steps(pilot: Pilot[None]) -> None:
-        shown = await until(pilot, "slice 1.5 ms, switches 9 %", "25.0 %", "3.0/140.0G", f"process 11485: {turn}")
+        shown = await until(
+            pilot, "slice 1.5 ms, switches 9 %", "25.0 %", "3.0/140.0G", f"process 11485: {turn}", "python train.py"
+        )
         for word in ("PID", "CLASS", "SHARE", "STATE", "COMMAND", "python train.py", "python serve.py", "80.0 %"):
             assert word in shown
         await pilot.press("down")

@@ -20,6 +20,7 @@ from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import NotAdmitted, NoTargetError, RunlistError
 from runlist.proc import patience
+from runlist.proc.exhaustion import passes
 from runlist.proc.owners import may_answer_for
 from runlist.proc.process import descendants, descendants_then, descriptor_count, owner_of, start_of
 
@@ -218,6 +219,9 @@ class Search:
         try:
             await self._adoption.adopt(root, pid, new_only=True)
         except (RunlistError, OSError) as error:
+            if passes(error):  # the next scan looks again
+                self._schedule.forget(pid)
+                return
             self._leave(pid, error)
             if isinstance(error, NotAdmitted) and root.tell is not None:
                 root.tell(str(error))
@@ -339,8 +343,9 @@ class Search:
             self._leave(pid, error)
 
     def _leave(self, pid: int, error: Exception) -> None:
-        if owner_of(pid) is None:  # it ended while it was looked at
-            return
+        with contextlib.suppress(OSError):  # no descriptor is left to see by
+            if owner_of(pid) is None:  # it ended while it was looked at
+                return
         if self._processes.left.get(pid) != str(error):
             self._processes.left[pid] = str(error)
             _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))

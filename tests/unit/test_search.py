@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 from collections.abc import Callable
@@ -305,32 +304,6 @@ def test_a_look_that_failed_is_repeated_and_not_for_ever(monkeypatch: pytest.Mon
             assert list(world.processes.managed) == [one]
             assert list(world.processes.left) == [two]
             assert looks.count(two) == 1 + TRIES
-
-    a_daemon(test)
-
-
-def test_looks_without_room_for_a_descriptor_do_not_count_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: Managed) -> None:
-        looks: list[int] = []
-        adopt = world.adoption.adopt
-
-        def none_left(pid: int) -> int | None:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-        async def fails(root: Root, pid: int, *, new_only: bool) -> None:
-            looks.append(pid)
-            if len(looks) <= TRIES + 2:
-                none_left(pid)
-            monkeypatch.setattr(search, "owner_of", process.owner_of)
-            await adopt(root, pid, new_only=new_only)
-
-        with child() as one:
-            world.tree([one])
-            monkeypatch.setattr(world.adoption, "adopt", fails)
-            monkeypatch.setattr(search, "owner_of", none_left)
-            world.root()
-            await scans_until(world, lambda: world.processes.managed)
-            assert (list(world.processes.managed), world.processes.left) == ([one], {})
 
     a_daemon(test)
 

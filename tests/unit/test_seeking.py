@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree import search
-from runlist.proc import patience, words
+from runlist.proc import patience, process, words
 from tests.fixtures.adoption import OF_CHILD, child, own_usage
 from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.manager import Managed, a_daemon
-from tests.unit.test_search import RULES, borrowing, scans, scans_until
+from tests.unit.test_search import RULES, TRIES, borrowing, scans, scans_until
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -125,3 +127,29 @@ def test_a_process_that_did_not_tell_its_words_is_asked_again_and_no_rule_passes
             assert list(world.processes.roots) == [one]
 
     a_daemon(test, tmp_path / "rules.toml")
+
+
+def test_looks_without_room_for_a_descriptor_do_not_count_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        looks: list[int] = []
+        adopt = world.adoption.adopt
+
+        def none_left(pid: int) -> int | None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        async def fails(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append(pid)
+            if len(looks) <= TRIES + 2:
+                none_left(pid)
+            monkeypatch.setattr(search, "owner_of", process.owner_of)
+            await adopt(root, pid, new_only=new_only)
+
+        with child() as one:
+            world.tree([one])
+            monkeypatch.setattr(world.adoption, "adopt", fails)
+            monkeypatch.setattr(search, "owner_of", none_left)
+            world.root()
+            await scans_until(world, lambda: world.processes.managed)
+            assert (list(world.processes.managed), world.processes.left) == ([one], {})
+
+    a_daemon(test)

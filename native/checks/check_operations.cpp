@@ -231,13 +231,18 @@ void ring() {
     REQUIRE(queue.reserve(100) == place);  // one that is empty stays in the memory that was used last
 }
 
+// Nothing goes beside client 0.
+int admit_none() {
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    return rl_operations_admission(&closed);
+}
+
 // Who waits for the last of many operations is not roused for each of them: for that one, and where somebody else
 // waited.
 void rousing() {
     first_busy.store(true);
     REQUIRE(rl_operations_start(2) == 0);
-    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
-    REQUIRE(rl_operations_admission(&closed) == 0);
+    REQUIRE(admit_none() == 0);
     Client& first = engine.load()->all[0];
     Client& client = engine.load()->all[1];
     launch(first, {0, 0}, Kind::kKernel);
@@ -279,8 +284,7 @@ void patience() {
     first_busy.store(true);
     REQUIRE(rl_operations_start(2) == 0);
     set_bound(10'000'000'000);
-    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
-    REQUIRE(rl_operations_admission(&closed) == 0);
+    REQUIRE(admit_none() == 0);
     Client& client = engine.load()->all[1];
     launch(engine.load()->all[0], {0, 0}, Kind::kKernel);
     constexpr int kMany = 250;
@@ -304,8 +308,7 @@ void patience() {
 void turns() {
     first_busy.store(false);
     REQUIRE(rl_operations_start(2) == 0);
-    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
-    REQUIRE(rl_operations_admission(&closed) == 0);
+    REQUIRE(admit_none() == 0);
     Client& client = engine.load()->all[1];
     slow.store(0);
     const auto queue = [&](std::int64_t ago_ns) {
@@ -357,11 +360,10 @@ void restarts() {
             std::this_thread::yield();
         }
     });
-    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
     for (int round = 0; round < 50; ++round) {
         const int started = rl_operations_start(3);
         REQUIRE(started == 0 || started == -EALREADY);
-        rl_operations_admission(&closed);
+        admit_none();
         engine.load()->page->first.works({});
         for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
         rl_operations_stop();

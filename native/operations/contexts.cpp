@@ -4,14 +4,12 @@
 namespace runlist::operations {
 
 bool has_legacy(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
+    const CUcontext context = driver::context_of(calls, nullptr);
     return client.legacy.any(context);
 }
 
 void await_legacy(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
+    const CUcontext context = driver::context_of(calls, nullptr);
     if (!client.legacy.any(context)) return;
     const std::uint64_t given = client.legacy.given();
     calls.cuStreamSynchronize(CU_STREAM_LEGACY);
@@ -19,14 +17,12 @@ void await_legacy(Client& client, const Calls& calls) {
 }
 
 bool knows_streams(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
+    const CUcontext context = driver::context_of(calls, nullptr);
     return !here().processes && client.per_thread.load() == 0 && !client.context.any(context);
 }
 
 CUresult synchronize(Client& client, const Calls& calls) {
-    CUcontext context = nullptr;
-    calls.cuCtxGetCurrent(&context);
+    const CUcontext context = driver::context_of(calls, nullptr);
     CUresult result = CUDA_SUCCESS;
     here().streams.each([&](const void*, Stream& stream) {
         if ((stream.used_by.load() >> client.index & 1) == 0 || (stream.context != context && stream.part != context))
@@ -40,7 +36,7 @@ CUresult synchronize(Client& client, const Calls& calls) {
 
 WholeContext::WholeContext(Client& client, const Calls& calls)
     : client_(client), given_{client.context.given(), client.legacy.given()} {
-    calls.cuCtxGetCurrent(&context_);
+    context_ = driver::context_of(calls, nullptr);
     if (client.context.any(context_)) flush_others(&client);  // its threads may have been other clients
 }
 

@@ -21,6 +21,7 @@ from runlist.waiting import readable
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
+_MOST_SIGNALS = 256  # that are taken at once
 _TOGETHER_S = 0.05
 _LOCALE = "LC_CTYPE"
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
@@ -66,7 +67,7 @@ class Children:
         """Until a signal comes, or one of these can be read; which of them can be."""
         ready = readable([self._signals, *watched])
         with contextlib.suppress(BlockingIOError):
-            os.read(self._signals, _BEGINNING)
+            os.read(self._signals, _MOST_SIGNALS)
         return ready
 
 

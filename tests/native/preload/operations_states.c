@@ -145,17 +145,24 @@ static void captured(void) {
     idle_again(first);
 }
 
+/* A stream of this client, which captures from now on, and has captured something. */
+static CUstream captures_as(int client) {
+    CUstream stream;
+    is_client(client);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    fills(second, 6, stream);
+    return stream;
+}
+
 /* Whether client 0 is idle is also known while another one captures. */
 static void beside(void) {
-    CUstream first, theirs;
+    CUstream first;
     CUgraph graph;
     buffers();
     is_client(0);
     MUST(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
-    is_client(2);
-    MUST(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamBeginCapture(theirs, CU_STREAM_CAPTURE_MODE_RELAXED));
-    fills(second, 6, theirs);
+    const CUstream theirs = captures_as(2);
     is_client(0);
     fills(second, 5, first);
     MUST(cuStreamSynchronize(first));
@@ -170,7 +177,6 @@ static void beside(void) {
 /* What another one has in flight is seen to end also while somebody captures. */
 static void lands(void) {
     struct rl_admission rule = {sizeof(rule), 0x1FF, 64, 1, -1, 0, 0};
-    CUstream theirs;
     CUgraph graph;
     buffers();
     if (!plain()) {
@@ -180,10 +186,7 @@ static void lands(void) {
     if (plain()) opens();
     const CUstream first = busy();
     fills(memory, 6, own);
-    is_client(2);
-    MUST(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamBeginCapture(theirs, CU_STREAM_CAPTURE_MODE_RELAXED));
-    fills(second, 6, theirs);
+    const CUstream theirs = captures_as(2);
     is_client(1);
     fills(memory, 7, own);
     MUST(cuStreamSynchronize(own));
